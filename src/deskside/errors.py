@@ -1,0 +1,46 @@
+"""Every error a user can cause, with its stable exit code.
+
+Owns the words: each message is one line that says what went wrong, where, what is needed and what
+is there, and which option changes it. Knows nothing about how errors are printed.
+"""
+
+from typing import ClassVar
+
+__all__ = [
+    "CapacityError",
+    "CheckpointError",
+    "DesksideError",
+    "InputError",
+    "LostRankError",
+]
+
+
+class DesksideError(Exception):
+    """A fault with a one-line message and a process exit code (1: internal fault)."""
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, message: str) -> None:
+        super().__init__(" ".join(message.split()))
+
+
+class InputError(DesksideError):
+    """Something the user typed or sent can't be taken: an option, a prompt, a file."""
+
+    exit_code: ClassVar[int] = 2
+
+
+class CheckpointError(InputError):
+    """The checkpoint folder does not hold what its own headers or config promise."""
+
+
+class CapacityError(DesksideError):
+    """It does not fit: the message carries need, have and the option to change."""
+
+    exit_code: ClassVar[int] = 3
+
+
+class LostRankError(DesksideError):
+    """A rank died, hung or decided otherwise than its leader."""
+
+    exit_code: ClassVar[int] = 4
