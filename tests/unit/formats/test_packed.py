@@ -1,0 +1,65 @@
+"""Packed matrices: geometry, and shards with their own storage."""
+
+import pytest
+import torch
+
+from deskside.errors import InputError
+from deskside.formats import fp8, mxfp4
+from deskside.formats.packed import Axis, Format, Packed
+
+
+def packed(kind: Format, *shape: int) -> Packed:
+    values = torch.randn(shape, generator=torch.Generator().manual_seed(5))
+    codes, scales = (mxfp4 if kind is Format.MXFP4 else fp8).encode(values)
+    return Packed(codes.view(torch.uint8), scales, kind)
+
+
+@pytest.mark.parametrize("kind", list(Format))
+@pytest.mark.parametrize("axis", ["rows", "columns"])
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_shards_own_their_bytes_and_join_to_the_whole(kind: Format, axis: Axis, count: int) -> None:
+    whole = packed(kind, 3, 512, 1024)
+    assert (whole.rows, whole.columns) == (512, 1024)
+    parts = [whole.shard(axis, rank, count) for rank in range(count)]
+    for part in parts:
+        for tensor in (part.codes, part.scales):
+            assert tensor.untyped_storage().nbytes() == tensor.nbytes
+            assert tensor.is_contiguous()
+    assert sum(part.nbytes for part in parts) == whole.nbytes
+    joined = torch.cat([part.decode() for part in parts], dim=-2 if axis == "rows" else -1)
+    assert torch.equal(joined, whole.decode())
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape", "axis", "count", "nearest"),
+    [
+        (Format.MXFP4, (8, 96), "columns", 2, "1 or 3"),
+        (Format.MXFP4, (6, 64), "rows", 4, "3 or 6"),
+        (Format.MXFP4, (6, 64), "rows", 9, "6"),
+        (Format.FP8, (384, 128), "rows", 2, "1 or 3"),
+        (Format.FP8, (128, 512), "columns", 3, "2 or 4"),
+        (Format.FP8, (64, 64), "columns", 2, "1"),
+        (Format.FP8, (320, 64), "rows", 5, "1"),
+    ],
+)
+def test_a_cut_through_a_block_is_refused(
+    kind: Format, shape: tuple[int, int], axis: Axis, count: int, nearest: str
+) -> None:
+    with pytest.raises(InputError) as caught:
+        packed(kind, *shape).shard(axis, 0, count, name="layers.0.attn.wo_b")
+    message = str(caught.value)
+    assert message.startswith(f"layers.0.attn.wo_b: {count} ranks")
+    assert axis in message
+    assert message.endswith(f"--tp {nearest}")
+
+
+def test_partial_blocks_stay_whole() -> None:
+    whole = packed(Format.FP8, 130, 64)
+    assert whole.scales.shape == (2, 1)
+    assert torch.equal(whole.shard("rows", 0, 1).decode(), whole.decode())
+
+
+def test_scales_of_another_shape_are_refused() -> None:
+    whole = packed(Format.MXFP4, 8, 96)
+    with pytest.raises(AssertionError):
+        Packed(whole.codes, whole.scales[:, :2].contiguous(), whole.format)
