@@ -59,13 +59,12 @@ def encode(values: Tensor) -> tuple[Tensor, Tensor]:
     return _pack(nibbles), e8m0.to_bytes(torch.where(better, tight, wide))
 
 
-def round_to(values: Tensor, scales: Tensor) -> Tensor:
-    """Return codes uint8 [..., K/2] for values [..., K] under given scales uint8 [..., K/32].
+def encode_at(values: Tensor, exponents: Tensor) -> Tensor:
+    """Return codes uint8 [..., K/2] of values [..., K] at given block exponents int [..., K/32].
 
-    Elements round to nearest, ties to even; what exceeds 6 times its scale becomes 6 times it.
+    Rounds to nearest, ties to even; what exceeds 6 * 2^exponent becomes that.
     """
-    nibbles, _ = _round(_blocks(values), scales.to(torch.int32) - e8m0.BIAS)
-    return _pack(nibbles)
+    return _pack(_round(_blocks(values), exponents)[0])
 
 
 def _blocks(values: Tensor) -> Tensor:
@@ -80,15 +79,6 @@ def _pack(nibbles: Tensor) -> Tensor:
     """Pack nibbles [..., K/32, 32] into bytes [..., K/2], even elements low."""
     flat = nibbles.flatten(-2)
     return flat[..., 0::2] | (flat[..., 1::2] << 4)
-
-
-def encode_at(values: Tensor, exponents: Tensor) -> Tensor:
-    """Return codes uint8 [..., K/2] of values [..., K] at given block exponents int [..., K/32].
-
-    Rounds to nearest, ties to even; what exceeds 6 * 2^exponent becomes that.
-    """
-    nibbles = _round(values.unflatten(-1, (-1, BLOCK)), exponents)[0].flatten(-2)
-    return nibbles[..., 0::2] | (nibbles[..., 1::2] << 4)
 
 
 def _round(blocks: Tensor, exponents: Tensor) -> tuple[Tensor, Tensor]:
