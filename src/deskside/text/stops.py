@@ -1,0 +1,162 @@
+"""Stop strings over generated text.
+
+Owns the rule: a stop string matches its UTF-8 bytes in the bytes of the generated tokens; the match
+that is complete first wins, the longest of those that are complete together; the text is cut
+before it. The rule reads bytes, so it does not depend on how the text is cut into tokens or feeds.
+One automaton serves the engine (which token completes a stop) and the client's stream (which text
+may be shown), so the two cannot disagree.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from deskside.text.detokenizer import Detokenizer
+from deskside.text.tokenizer import TokenBytes, utf8
+
+__all__ = ["StopScanner", "TextStream"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Match:
+    """A complete stop string: bytes of the scanned piece up to its end, and its length."""
+
+    end: int
+    length: int
+
+
+class _Automaton:
+    """Aho-Corasick over the stop strings: one state for each prefix, linear in bytes read.
+
+    A state's depth is the length of the longest suffix of what was read that begins a stop string,
+    which is exactly what a stream must hold back.
+    """
+
+    __slots__ = ("_depths", "_fallbacks", "_matches", "_moves", "_state")
+
+    def __init__(self, stops: Sequence[bytes]) -> None:
+        self._moves: list[dict[int, int]] = [{}]
+        self._depths = [0]
+        self._matches = [0]
+        self._fallbacks = [0]
+        self._state = 0
+        for stop in stops:
+            self._insert(stop)
+        self._link()
+
+    @property
+    def held(self) -> int:
+        """Bytes at the end of what was read that may still become a stop string."""
+        return self._depths[self._state]
+
+    def scan(self, piece: bytes) -> _Match | None:
+        """Read on to the end of `piece`, or to the end of the first complete stop string."""
+        for place, byte in enumerate(piece, start=1):
+            self._state = self._step(self._state, byte)
+            length = self._matches[self._state]
+            if length:
+                return _Match(place, length)
+        return None
+
+    def _step(self, state: int, byte: int) -> int:
+        while state and byte not in self._moves[state]:
+            state = self._fallbacks[state]
+        return self._moves[state].get(byte, 0)
+
+    def _insert(self, stop: bytes) -> None:
+        state = 0
+        for byte in stop:
+            if byte not in self._moves[state]:
+                self._moves[state][byte] = len(self._moves)
+                self._moves.append({})
+                self._depths.append(self._depths[state] + 1)
+                self._matches.append(0)
+                self._fallbacks.append(0)
+            state = self._moves[state][byte]
+        self._matches[state] = len(stop)
+
+    def _link(self) -> None:
+        queue = deque(self._moves[0].values())
+        while queue:
+            state = queue.popleft()
+            for byte, child in self._moves[state].items():
+                self._fallbacks[child] = self._step(self._fallbacks[state], byte)
+                # Its own stop string is the longer one; else one that ends inside it counts.
+                self._matches[child] = self._matches[child] or self._matches[self._fallbacks[child]]
+                queue.append(child)
+
+
+def _automaton(stops: Sequence[str]) -> _Automaton:
+    return _Automaton([utf8(stop, f"stop string {i}") for i, stop in enumerate(stops, start=1)])
+
+
+class StopScanner:
+    """Tells the engine which generated token completes a stop string; one for each sequence."""
+
+    __slots__ = ("_automaton", "_bytes_of", "_stopped")
+
+    def __init__(self, bytes_of: TokenBytes, stops: Sequence[str]) -> None:
+        """Watch for `stops` in what `bytes_of` (`Tokenizer.text_bytes`) makes of the tokens.
+
+        Raises:
+            InputError: a stop string is not valid UTF-8.
+        """
+        self._automaton = _automaton(stops)
+        self._bytes_of = bytes_of
+        self._stopped = False
+
+    def feed(self, token: int) -> bool:
+        """Read one emitted token; true if it completes a stop string, after which comes none."""
+        assert not self._stopped, "a token after the stop"
+        self._stopped = self._automaton.scan(self._bytes_of(token)) is not None
+        return self._stopped
+
+
+class TextStream:
+    """Text for a reader: whole characters, and never the beginning of a stop string."""
+
+    __slots__ = ("_automaton", "_bytes_of", "_detokenizer", "_held", "_stopped")
+
+    def __init__(self, bytes_of: TokenBytes, stops: Sequence[str] = ()) -> None:
+        """Show what `bytes_of` (`Tokenizer.text_bytes`) makes of the tokens, up to a stop.
+
+        Raises:
+            InputError: a stop string is not valid UTF-8.
+        """
+        self._automaton = _automaton(stops)
+        self._bytes_of = bytes_of
+        self._detokenizer = Detokenizer(bytes_of)
+        self._held = bytearray()
+        self._stopped = False
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a stop string was found; nothing is shown from there on."""
+        return self._stopped
+
+    def feed(self, tokens: Iterable[int]) -> str:
+        """Return the text that `tokens` make certain; held back is what may become a stop."""
+        return "".join(self._feed_one(token) for token in tokens)
+
+    def finish(self) -> str:
+        """End the text: a near miss is shown whole, a broken character as U+FFFD."""
+        rest, self._held = bytes(self._held), bytearray()
+        return self._detokenizer.feed_bytes(rest) + self._detokenizer.finish()
+
+    def _feed_one(self, token: int) -> str:
+        if self._stopped:
+            return ""
+        piece = self._bytes_of(token)
+        match = self._automaton.scan(piece)
+        self._held += piece
+        if match is None:
+            return self._show(len(self._held) - self._automaton.held)
+        self._stopped = True
+        text = self._show(len(self._held) - len(piece) + match.end - match.length)
+        self._held.clear()
+        return text
+
+    def _show(self, count: int) -> str:
+        shown = bytes(self._held[:count])
+        del self._held[:count]
+        return self._detokenizer.feed_bytes(shown)

@@ -1,0 +1,174 @@
+"""Text to token ids and back, from a checkpoint's tokenizer.json.
+
+Owns the reading of byte-level BPE: which bytes an id stands for, which ids are control tokens, and
+that a raw completion starts with the beginning-of-sentence token. Knows no chat format and no
+model; only `check` compares it with the model's numbers.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TypeAlias
+
+import tokenizers
+
+from deskside.errors import CheckpointError, InputError
+from deskside.spec import ModelSpec
+
+__all__ = ["BOS", "EOS", "TokenBytes", "Tokenizer", "utf8"]
+
+# The checkpoint's own spelling: full-width bars and lower one-eighth blocks.
+BOS = "<｜begin▁of▁sentence｜>"
+EOS = "<｜end▁of▁sentence｜>"
+
+TokenBytes: TypeAlias = Callable[[int], bytes]
+"""What a token adds to the text, as UTF-8 bytes that need not end on a whole character."""
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """GPT-2's spelling of bytes as printable characters: character to byte."""
+    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(0x100) if byte not in set(plain)]
+    return {chr(byte): byte for byte in plain} | {
+        chr(0x100 + place): byte for place, byte in enumerate(others)
+    }
+
+
+def utf8(text: str, what: str) -> bytes:
+    """Encode `text`, refusing what was never valid UTF-8 (lone surrogates).
+
+    Raises:
+        InputError: names `what` and the position of the first bad character.
+    """
+    try:
+        return text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise InputError(f"{what} is not valid UTF-8 (character {error.start})") from error
+
+
+class Tokenizer:
+    """The tokenizer of one checkpoint. Immutable, and safe to share between threads."""
+
+    __slots__ = ("_added", "_bytes", "_inner", "bos", "eos", "special_ids", "vocab_size")
+
+    bos: int
+    eos: int
+    special_ids: frozenset[int]
+    """Ids flagged special: they never show in decoded text."""
+    vocab_size: int
+    """One more than the highest id, added tokens included."""
+
+    def __init__(self, inner: tokenizers.Tokenizer, where: str = "tokenizer.json") -> None:
+        """Take over a loaded tokenizer after checking that bytes survive it.
+
+        Raises:
+            CheckpointError: it is not byte-level BPE, cannot spell every byte, or lacks the
+                begin and end tokens; the message names `where`.
+        """
+        self._bytes: Mapping[str, int] = _byte_alphabet()
+        _check_byte_level(inner, self._bytes, where)
+        inner.no_truncation()  # a file may ask for it, and a cut prompt would go unnoticed
+        inner.no_padding()
+        self._inner = inner
+        added = inner.get_added_tokens_decoder()
+        self._added = {token: entry.content.encode() for token, entry in added.items()}
+        self.special_ids = frozenset(token for token, entry in added.items() if entry.special)
+        self.bos = _control_id(inner, BOS, where)
+        self.eos = _control_id(inner, EOS, where)
+        self.vocab_size = 1 + max(inner.get_vocab(with_added_tokens=True).values())
+
+    @staticmethod
+    def open(folder: Path) -> "Tokenizer":
+        """Read `folder`/tokenizer.json.
+
+        Raises:
+            CheckpointError: the file is missing or is no byte-level BPE tokenizer.
+        """
+        path = folder / "tokenizer.json"
+        try:
+            text = path.read_text(encoding="utf-8")
+        except OSError as error:
+            raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
+        except UnicodeDecodeError as error:
+            raise CheckpointError(f"{path}: is not UTF-8 (byte {error.start})") from error
+        try:
+            inner = tokenizers.Tokenizer.from_str(text)
+        except Exception as error:  # the library raises nothing more precise
+            raise CheckpointError(f"{path}: is not a tokenizer ({error!s:.120})") from error
+        return Tokenizer(inner, str(path))
+
+    def check(self, spec: ModelSpec, where: str) -> None:
+        """Refuse a tokenizer that belongs to another model.
+
+        Raises:
+            CheckpointError: an id lies outside the model's vocabulary, or begin or end differ.
+        """
+        if self.vocab_size > spec.vocab:
+            raise CheckpointError(
+                f"{where}: tokenizer.json has ids up to {self.vocab_size - 1}, "
+                f"config.json has vocab_size {spec.vocab}"
+            )
+        for name, ours, theirs in (("bos", self.bos, spec.bos), ("eos", self.eos, spec.eos)):
+            if ours != theirs:
+                raise CheckpointError(
+                    f"{where}: {name} is {ours} in tokenizer.json, {theirs} in config.json"
+                )
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Return the ids of `text`, adding none. Control tokens in the text become their ids.
+
+        Raises:
+            InputError: the text holds a lone surrogate, so it came from invalid UTF-8.
+        """
+        utf8(text, "the text")
+        return tuple(self._inner.encode(text, add_special_tokens=False).ids)
+
+    def prompt(self, text: str) -> tuple[int, ...]:
+        """Return the ids of a raw completion: begin of sentence, then the text.
+
+        Raises:
+            InputError: the prompt is empty or not valid UTF-8.
+        """
+        if not text:
+            raise InputError("the prompt is empty: there is nothing to continue")
+        utf8(text, "the prompt")
+        return (self.bos, *self.encode(text))
+
+    def token_bytes(self, token: int) -> bytes:
+        """Return the bytes that `token` stands for, control tokens as their name.
+
+        An id that the tokenizer does not know (a padded vocabulary has some) stands for nothing.
+        """
+        if token in self._added:
+            return self._added[token]
+        spelling = self._inner.id_to_token(token)
+        if spelling is None:
+            return b""
+        try:
+            return bytes(self._bytes[character] for character in spelling)
+        except KeyError:  # an entry of the base vocabulary that is not spelled in bytes
+            return spelling.encode()
+
+    def text_bytes(self, token: int) -> bytes:
+        """Return what `token` adds to the text a user sees: nothing for special tokens."""
+        return b"" if token in self.special_ids else self.token_bytes(token)
+
+    def decode(self, tokens: Iterable[int]) -> str:
+        """Return the text of `tokens` without special tokens; broken characters become U+FFFD."""
+        return b"".join(map(self.text_bytes, tokens)).decode("utf-8", errors="replace")
+
+
+def _control_id(inner: tokenizers.Tokenizer, name: str, where: str) -> int:
+    token = inner.token_to_id(name)
+    if token is None:
+        raise CheckpointError(f"{where}: control token {name} is missing")
+    return token
+
+
+def _check_byte_level(inner: tokenizers.Tokenizer, alphabet: Mapping[str, int], where: str) -> None:
+    if not isinstance(inner.model, tokenizers.models.BPE) or not isinstance(
+        inner.decoder, tokenizers.decoders.ByteLevel
+    ):
+        raise CheckpointError(f"{where}: must be a byte-level BPE tokenizer (model and decoder)")
+    for character, byte in alphabet.items():
+        if inner.token_to_id(character) is None:
+            raise CheckpointError(f"{where}: byte 0x{byte:02x} has no token, text would be lost")
