@@ -1,0 +1,60 @@
+"""One layer: attention and experts, each between the two halves of a hyper-connection."""
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from deskside.batch import Batch
+from deskside.model.attention import Attention
+from deskside.model.moe import MoE
+from deskside.model.parts import Parts
+from deskside.model.rotary import RotaryTables
+from deskside.state.kv import LayerState
+
+__all__ = ["Block"]
+
+
+class HyperConnection:
+    """Weights `hc_<name>_fn`, `_base`, `_scale` and the norm of the sub-layer they wrap."""
+
+    def __init__(self, parts: Parts, name: str) -> None:
+        self.fn = parts.tensor(f"hc_{name}_fn")
+        self.base = parts.tensor(f"hc_{name}_base")
+        self.scale = parts.tensor(f"hc_{name}_scale")
+        self.norm = parts.tensor(f"{name}_norm.weight")
+        self._spec = parts.spec
+        self._ops = parts.ops
+
+    def around(self, streams: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        """Run a sub-layer on the mixed streams [rows, S, hidden] and write its output back."""
+        spec, ops = self._spec, self._ops
+        mixed, post, mixing = ops.hyper_pre(
+            streams,
+            self.fn,
+            self.base,
+            self.scale,
+            spec.sinkhorn_iterations,
+            spec.hc_eps,
+            spec.norm_eps,
+        )
+        output = sublayer(ops.rms_norm(mixed, self.norm, spec.norm_eps))
+        return ops.hyper_post(output, streams, post, mixing)
+
+
+class Block:
+    """One trunk layer."""
+
+    def __init__(self, parts: Parts, ratio: int, hashed: bool) -> None:
+        self.attn = Attention(parts.below("attn"), ratio)
+        self.ffn = MoE(parts.below("ffn"), hashed)
+        self._attn_connection = HyperConnection(parts, "attn")
+        self._ffn_connection = HyperConnection(parts, "ffn")
+
+    def forward(
+        self, streams: Tensor, batch: Batch, tables: RotaryTables, state: LayerState
+    ) -> Tensor:
+        """Run streams [rows, S, hidden] float32 through the layer."""
+        streams = self._attn_connection.around(
+            streams, lambda x: self.attn.forward(x, batch, tables, state)
+        )
+        return self._ffn_connection.around(streams, lambda x: self.ffn.forward(x, batch.ids))

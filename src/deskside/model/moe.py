@@ -1,0 +1,52 @@
+"""The mixture of experts of one layer: gate, routed experts from their banks, shared expert."""
+
+from torch import Tensor
+
+from deskside.model.parts import Parts, leaves_of
+
+__all__ = ["MoE"]
+
+
+class Expert:
+    """The shared expert: `w1` gate, `w3` up, `w2` down."""
+
+    def __init__(self, parts: Parts) -> None:
+        self.w1 = parts.matrix("w1.weight")
+        self.w3 = parts.matrix("w3.weight")
+        self.w2 = parts.matrix("w2.weight")
+        self._limit = parts.spec.swiglu_limit
+        self._ops = parts.ops
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Run rows [rows, hidden] through the expert."""
+        ops = self._ops
+        hidden = ops.swiglu(ops.linear(x, self.w1), ops.linear(x, self.w3), self._limit)
+        return ops.linear(hidden, self.w2, leaves_of(hidden.shape[1]))
+
+
+class MoE:
+    """Gate, banks and shared expert; the first layers route by a table of token ids."""
+
+    def __init__(self, parts: Parts, hashed: bool) -> None:
+        self.gate = parts.matrix("gate.weight")
+        self.bias = None if hashed else parts.tensor("gate.bias")
+        self.tid2eid = parts.tensor("gate.tid2eid") if hashed else None
+        self.w1 = parts.packed("experts.w1")
+        self.w3 = parts.packed("experts.w3")
+        self.w2 = parts.packed("experts.w2")
+        self.shared_experts = Expert(parts.below("shared_experts"))
+        self._spec = parts.spec
+        self._ops = parts.ops
+
+    def forward(self, x: Tensor, token_ids: Tensor) -> Tensor:
+        """Run rows [rows, hidden] float32 with their token ids [rows] through the layer."""
+        ids, weights = self._route(x, token_ids)
+        routed = self._ops.moe(x, ids, weights, self.w1, self.w3, self.w2, self._spec.swiglu_limit)
+        return routed + self.shared_experts.forward(x)
+
+    def _route(self, x: Tensor, token_ids: Tensor) -> tuple[Tensor, Tensor]:
+        logits = self._ops.linear(x, self.gate)
+        if self.tid2eid is not None:
+            ids = self.tid2eid[token_ids]
+            return ids, self._ops.route_hashed(logits, ids, self._spec.route_scale)
+        return self._ops.route(logits, self.bias, self._spec.topk, self._spec.route_scale)

@@ -1,0 +1,77 @@
+"""Row tiles: the rule that makes a row's bits independent of its neighbours.
+
+A plain torch body may round a row differently when the number of rows changes, because libraries
+choose their kernels by shape. Every plain body therefore runs on tiles of exactly 16 rows, the last
+one padded with zeros, so that it only ever sees one shape.
+"""
+
+import inspect
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+__all__ = ["KEY_TILE", "ROW_TILE", "pairwise_sum", "rowwise"]
+
+ROW_TILE = 16
+"""Rows in one tile of every row-wise body."""
+
+KEY_TILE = 128
+"""Keys in one tile of attention and index scores, counted from the first key of a row."""
+
+
+def rowwise(*names: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Run a body on tiles of 16 rows of the arguments in `names`.
+
+    The named arguments are tensors (or None) with rows in their first dimension; all others are
+    shared by every tile. The body returns a tensor or a tuple of tensors with rows first.
+    """
+
+    def decorate(body: Callable[P, R]) -> Callable[P, R]:
+        signature = inspect.signature(body)
+
+        @wraps(body)
+        def tiled(*args: P.args, **kwargs: P.kwargs) -> R:
+            bound = signature.bind(*args, **kwargs)
+            bound.apply_defaults()
+            shared = bound.arguments
+            rowed = {name: shared[name] for name in names if shared[name] is not None}
+            rows = next(iter(rowed.values())).shape[0]
+            parts = []
+            for first in range(0, max(rows, 1), ROW_TILE):
+                cut = {name: _tile(value, first) for name, value in rowed.items()}
+                parts.append(body(**{**shared, **cut}))  # type: ignore[call-arg]
+            return _join(parts, rows)
+
+        return tiled
+
+    return decorate
+
+
+def pairwise_sum(parts: list[Tensor]) -> Tensor:
+    """Add tensors of one shape along a fixed binary tree: neighbours first."""
+    while len(parts) > 1:
+        pairs = [parts[i] + parts[i + 1] for i in range(0, len(parts) - 1, 2)]
+        parts = pairs + parts[len(pairs) * 2 :]
+    return parts[0]
+
+
+def _tile(value: Tensor, first: int) -> Tensor:
+    tile = value[first : first + ROW_TILE]
+    missing = ROW_TILE - tile.shape[0]
+    if missing == 0:
+        return tile.contiguous()
+    return pad(tile, (0, 0) * (tile.dim() - 1) + (0, missing))
+
+
+def _join(parts: list[Any], rows: int) -> Any:
+    if isinstance(parts[0], tuple):
+        return tuple(_join(list(column), rows) for column in zip(*parts, strict=True))
+    whole = parts[0] if len(parts) == 1 else torch.cat(parts)
+    return whole[:rows]

@@ -1,0 +1,191 @@
+"""The tensors behind the cache: rings, pools of compressed entries, and their stored formats.
+
+Allocates everything once from the model's shapes and the planned counts, and hands each layer a
+view of its own part. Pools have one page more than the table: a scratch page for padded writes.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from deskside.formats.rows import Float32Rows, Fp8Rows, Mxfp4Rows, RowFormat
+from deskside.spec import CSA_RATIO, HCA_RATIO, ModelSpec
+from deskside.state.pages import PAGE_TOKENS
+from deskside.state.rings import RingGroup
+
+__all__ = ["CARRY_LENGTH", "KvState", "LayerState", "Pool", "Ring", "entries_per_page"]
+
+CARRY_LENGTH = {CSA_RATIO: 8, HCA_RATIO: 128}
+"""Raw rows a compressor can still need: an overlapping entry spans 8 tokens, a plain one 128."""
+
+
+def entries_per_page(ratio: int) -> int:
+    """Return the compressed entries of one page of 128 tokens."""
+    return PAGE_TOKENS // ratio
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """One layer's rings and their staging, with the rows' stored format."""
+
+    storage: Tensor
+    """[slots, length, width]."""
+    staging: Tensor
+    """[staged rows, width]."""
+    format: RowFormat
+
+    @property
+    def length(self) -> int:
+        """Rows of one ring."""
+        return self.storage.shape[1]
+
+    def extend(self, rows: Tensor, slots: Tensor, stage: Tensor) -> Tensor:
+        """Stage a forward's rows and return what it can read: ring rows, then its own.
+
+        Args:
+            rows: [rows, dim] float32.
+            slots: [spans] int64.
+            stage: [n] int64, rows to leave in staging.
+
+        Returns:
+            [spans * length + rows, dim] float32, everything as it is stored.
+        """
+        stored = self.format.encode(rows)
+        self.staging[: stage.shape[0]] = stored[stage]
+        history = self.storage[slots].flatten(0, 1)
+        return self.format.decode(torch.cat((history, stored)))
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """One layer's compressed entries of all sequences, page after page."""
+
+    storage: Tensor
+    """[(pages + 1) * entries per page, width]."""
+    per_page: int
+    format: RowFormat
+
+    def write(self, target: Tensor, rows: Tensor) -> None:
+        """Store float32 entries [n, dim] at pool rows [n]."""
+        self.storage[target] = self.format.encode(rows)
+
+    def read(self, page_table: Tensor) -> Tensor:
+        """Read all entries of the pages [spans, pages]: [spans * pages * per page, dim] float32."""
+        pages = self.storage.unflatten(0, (-1, self.per_page))
+        return self.format.decode(pages[page_table.flatten()].flatten(0, 1))
+
+    def gather(self, page_table: Tensor, span: Tensor, entries: Tensor) -> Tensor:
+        """Read chosen entries.
+
+        Args:
+            page_table: [spans, pages] int64.
+            span: [rows] int64.
+            entries: [rows, n] int64, negative ones read entry 0.
+
+        Returns:
+            [rows * n, dim] float32.
+        """
+        entries = entries.clamp(min=0)
+        pages = page_table[span].gather(1, entries // self.per_page)
+        return self.format.decode(
+            self.storage[(pages * self.per_page + entries % self.per_page).flatten()]
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LayerState:
+    """What one layer keeps; a window layer has no compressed part."""
+
+    window: Ring
+    carry: Ring | None = None
+    entries: Pool | None = None
+    index_carry: Ring | None = None
+    index_keys: Pool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KvState:
+    """The cache of all layers, and the ring groups that commits scatter into."""
+
+    layers: tuple[LayerState, ...]
+    groups: tuple[RingGroup, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes allocated."""
+        rings = sum(g.storage.nbytes + g.staging.nbytes for g in self.groups)
+        pools = (p for layer in self.layers for p in (layer.entries, layer.index_keys))
+        return rings + sum(pool.storage.nbytes for pool in pools if pool is not None)
+
+    @staticmethod
+    def allocate(spec: ModelSpec, kv_format: str, pages: int, slots: int) -> "KvState":
+        """Allocate for `pages` pages of 128 tokens and `slots` sequences at once."""
+        return _Allocation(spec, kv_format, pages, slots).state()
+
+
+@dataclass(frozen=True, slots=True)
+class _Allocation:
+    spec: ModelSpec
+    kv_format: str
+    pages: int
+    slots: int
+
+    def state(self) -> KvState:
+        spec = self.spec
+        rows, keys = self._formats()
+        windows = self._group(spec.layers, spec.window, rows)
+        groups = [windows]
+        carries: dict[int, RingGroup] = {}
+        for ratio, length in CARRY_LENGTH.items():
+            if ratio in spec.ratios:
+                width = 4 * spec.head_dim if ratio == CSA_RATIO else 2 * spec.head_dim
+                carries[ratio] = self._group(
+                    spec.ratios.count(ratio), length, Float32Rows(width)
+                )
+                groups.append(carries[ratio])
+        index = None
+        if CSA_RATIO in spec.ratios:
+            index = self._group(
+                spec.ratios.count(CSA_RATIO), CARRY_LENGTH[CSA_RATIO], Float32Rows(4 * spec.index_dim)
+            )
+            groups.append(index)
+        layers = []
+        for layer, ratio in enumerate(spec.ratios):
+            window = _ring(windows, layer, rows)
+            if not ratio:
+                layers.append(LayerState(window))
+                continue
+            nth = spec.ratios[:layer].count(ratio)
+            plain = LayerState(
+                window, _ring(carries[ratio], nth, None), self._pool(ratio, rows)
+            )
+            if ratio == CSA_RATIO and index is not None:
+                plain = LayerState(
+                    window,
+                    plain.carry,
+                    plain.entries,
+                    _ring(index, nth, None),
+                    self._pool(ratio, keys),
+                )
+            layers.append(plain)
+        return KvState(tuple(layers), tuple(groups))
+
+    def _formats(self) -> tuple[RowFormat, RowFormat]:
+        spec = self.spec
+        if self.kv_format == "float32":
+            return Float32Rows(spec.head_dim), Float32Rows(spec.index_dim)
+        return Fp8Rows(spec.nope_dim, spec.rope_dim), Mxfp4Rows(spec.index_dim)
+
+    def _group(self, layers: int, length: int, rows: RowFormat) -> RingGroup:
+        return RingGroup.allocate(layers, self.slots, length, rows.width, rows.dtype)
+
+    def _pool(self, ratio: int, rows: RowFormat) -> Pool:
+        per_page = entries_per_page(ratio)
+        shape = ((self.pages + 1) * per_page, rows.width)
+        return Pool(torch.zeros(shape, dtype=rows.dtype), per_page, rows)
+
+
+def _ring(group: RingGroup, layer: int, rows: RowFormat | None) -> Ring:
+    width = group.storage.shape[3]
+    return Ring(group.storage[layer], group.staging[layer], rows or Float32Rows(width))
