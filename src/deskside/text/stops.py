@@ -11,8 +11,9 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from deskside.text import utf8
 from deskside.text.detokenizer import Detokenizer
-from deskside.text.tokenizer import TokenBytes, utf8
+from deskside.text.tokenizer import TokenBytes
 
 __all__ = ["StopScanner", "TextStream"]
 
@@ -87,7 +88,9 @@ class _Automaton:
 
 
 def _automaton(stops: Sequence[str]) -> _Automaton:
-    return _Automaton([utf8(stop, f"stop string {i}") for i, stop in enumerate(stops, start=1)])
+    return _Automaton(
+        [utf8.to_bytes(stop, f"stop string {i}") for i, stop in enumerate(stops, start=1)]
+    )
 
 
 class StopScanner:

@@ -13,8 +13,9 @@ import tokenizers
 
 from deskside.errors import CheckpointError, InputError
 from deskside.spec import ModelSpec
+from deskside.text import utf8
 
-__all__ = ["BOS", "EOS", "TokenBytes", "Tokenizer", "utf8"]
+__all__ = ["BOS", "EOS", "TokenBytes", "Tokenizer"]
 
 # The checkpoint's own spelling: full-width bars and lower one-eighth blocks.
 BOS = "<｜begin▁of▁sentence｜>"
@@ -31,18 +32,6 @@ def _byte_alphabet() -> dict[str, int]:
     return {chr(byte): byte for byte in plain} | {
         chr(0x100 + place): byte for place, byte in enumerate(others)
     }
-
-
-def utf8(text: str, what: str) -> bytes:
-    """Encode `text`, refusing what was never valid UTF-8 (lone surrogates).
-
-    Raises:
-        InputError: names `what` and the position of the first bad character.
-    """
-    try:
-        return text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise InputError(f"{what} is not valid UTF-8 (character {error.start})") from error
 
 
 class Tokenizer:
@@ -119,7 +108,7 @@ class Tokenizer:
         Raises:
             InputError: the text holds a lone surrogate, so it came from invalid UTF-8.
         """
-        utf8(text, "the text")
+        utf8.to_bytes(text, "the text")
         return tuple(self._inner.encode(text, add_special_tokens=False).ids)
 
     def prompt(self, text: str) -> tuple[int, ...]:
@@ -130,7 +119,7 @@ class Tokenizer:
         """
         if not text:
             raise InputError("the prompt is empty: there is nothing to continue")
-        utf8(text, "the prompt")
+        utf8.to_bytes(text, "the prompt")
         return (self.bos, *self.encode(text))
 
     def token_bytes(self, token: int) -> bytes:
