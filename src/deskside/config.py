@@ -1,0 +1,237 @@
+"""Every option, defined once: its name, default, choices and doc.
+
+The command line, DESKSIDE_* variables and the `--config` file are all read from these records, and
+nothing changes them afterwards. This is the only module that reads the environment. It knows no
+parser: a field's name gives the flag (`kv_tokens`: `--kv-tokens`), the variable
+(`DESKSIDE_KV_TOKENS`) and the key in the file (`kv-tokens`).
+"""
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import Field, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, get_args
+
+from deskside.core import SamplingParams
+from deskside.errors import InputError
+
+__all__ = [
+    "Auto",
+    "EngineOptions",
+    "Kernels",
+    "KvFormat",
+    "ModelOptions",
+    "Numerics",
+    "ProcessOptions",
+    "SamplingOptions",
+    "from_environment",
+    "read_file",
+    "refusal",
+    "wants_traceback",
+]
+
+PREFIX = "DESKSIDE_"
+
+Auto: TypeAlias = Literal["auto"]
+KvFormat: TypeAlias = Literal["fp8", "float32"]
+Kernels: TypeAlias = Literal["native", "plain"]
+Numerics: TypeAlias = Literal["fast", "exact"]
+Values: TypeAlias = Mapping[str, str | list[str]]
+"""Values as they are spelled outside, by flag name without the dashes."""
+
+LATER = {("numerics", "reference"): "it comes with the FP8 activation path; use fast or exact"}
+"""Values that the plan of the project names and this version does not have."""
+
+
+def _doc(text: str) -> Mapping[str, str]:
+    return {"help": text}
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOptions:
+    """Which checkpoint."""
+
+    model: str = field(
+        default="deskside-mini",
+        metadata=_doc("Folder in the 0731 layout, or the name of a checkpoint that ships."),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """How a checkpoint is loaded and run."""
+
+    threads: int | Auto = field(
+        default="auto", metadata=_doc("Compute threads; auto takes the allowed cores.")
+    )
+    kv_tokens: int | Auto = field(
+        default="auto",
+        metadata=_doc(
+            "Tokens of KV to allocate, prompts and outputs together; auto is the least of the "
+            "model's limit, a quarter of free memory, and 65536."
+        ),
+    )
+    kv_format: KvFormat = field(
+        default="fp8",
+        metadata=_doc("How KV is kept: fp8 as the model was made for, float32 for comparison."),
+    )
+    numerics: Numerics = field(
+        default="fast",
+        metadata=_doc(
+            "fast may compute prompt rows by a quicker path; exact uses one path for all rows."
+        ),
+    )
+    prefill_chunk: int = field(
+        default=2048, metadata=_doc("Most prompt tokens of one request in one step.")
+    )
+    step_tokens: int = field(
+        default=256,
+        metadata=_doc(
+            "Most rows in one step while other requests are waiting for their next token."
+        ),
+    )
+    max_running: int = field(default=8, metadata=_doc("Most requests that run at the same time."))
+    kernels: Kernels = field(
+        default="native",
+        metadata=_doc(
+            "native uses the compiled kernels, plain the definitions they are tested against."
+        ),
+    )
+
+    def __post_init__(self) -> None:
+        """Refuse values that no machine could obey, naming the option."""
+        _check_choice("kv_format", self.kv_format, get_args(KvFormat))
+        _check_choice("numerics", self.numerics, get_args(Numerics))
+        _check_choice("kernels", self.kernels, get_args(Kernels))
+        if self.threads != "auto":
+            _check_count("threads", self.threads)
+        if self.kv_tokens != "auto":
+            _check_count("kv_tokens", self.kv_tokens)
+        _check_count("prefill_chunk", self.prefill_chunk)
+        _check_count("step_tokens", self.step_tokens)
+        _check_count("max_running", self.max_running)
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingOptions:
+    """How tokens are drawn by `deskside run`."""
+
+    temperature: float = field(
+        default=0.0, metadata=_doc("0 takes the likeliest token; higher draws more freely.")
+    )
+    top_p: float = field(
+        default=1.0,
+        metadata=_doc("Draw from the likeliest tokens that hold this much probability."),
+    )
+    top_k: int = field(default=0, metadata=_doc("Draw from this many likeliest tokens; 0 is all."))
+    seed: int | None = field(
+        default=None, metadata=_doc("Makes drawing repeatable; without it one is chosen.")
+    )
+    max_tokens: int = field(default=256, metadata=_doc("Most tokens to generate."))
+    stop: tuple[str, ...] = field(
+        default=(),
+        metadata=_doc("Text at which to stop, not shown itself; may be given several times."),
+    )
+
+    def params(self) -> SamplingParams:
+        """Return the checked parameters of a request.
+
+        Raises:
+            InputError: a value lies outside its range; the message names the option.
+        """
+        return SamplingParams(
+            temperature=self.temperature,
+            top_p=self.top_p,
+            top_k=self.top_k,
+            max_tokens=self.max_tokens,
+            seed=self.seed,
+            stop=self.stop,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessOptions:
+    """How the command itself behaves; not read from the file."""
+
+    config: Path | None = field(
+        default=None, metadata=_doc("TOML file with options, such as: kv-tokens = 8192")
+    )
+    debug: bool = field(default=False, metadata=_doc("Show the traceback of an internal fault."))
+
+
+FILE_RECORDS = (ModelOptions, EngineOptions, SamplingOptions)
+
+
+def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        needs = f"{_flag(name)} must be one of {', '.join(choices)}, got {value!r:.60}"
+        raise InputError(refusal(name, value) or needs)
+
+
+def _check_count(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InputError(f"{_flag(name)} must be a whole number from 1, got {value!r:.60}")
+
+
+def refusal(name: str, value: object) -> str | None:
+    """Say why a planned value isn't there yet, or return None for any other value."""
+    reason = LATER.get((name, str(value)))
+    return None if reason is None else f"{_flag(name)} {value} is not in this version: {reason}"
+
+
+def _key(option: Field[Any]) -> str:
+    return option.name.replace("_", "-")
+
+
+def _options(records: Iterable[type]) -> list[Field[Any]]:
+    return [option for record in records for option in fields(record)]
+
+
+def from_environment(environ: Mapping[str, str] | None = None) -> dict[str, Values]:
+    """Return the options set by DESKSIDE_* variables, by variable; empty ones count as unset."""
+    environ = os.environ if environ is None else environ
+    found: dict[str, Values] = {}
+    for option in _options((*FILE_RECORDS, ProcessOptions)):
+        variable = PREFIX + option.name.upper()
+        if environ.get(variable):
+            found[variable] = {_key(option): environ[variable]}
+    return found
+
+
+def read_file(path: Path) -> Values:
+    """Read the options of a TOML file.
+
+    Raises:
+        InputError: it cannot be read, is not TOML, or holds a key that is no option.
+    """
+    import tomllib  # only where a file is named: `--help` must answer at once
+
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"--config {path}: cannot be read ({error.strerror})") from error
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise InputError(f"--config {path}: is not TOML ({error!s:.80})") from error
+    known = [_key(option) for option in _options(FILE_RECORDS)]
+    for key in table:
+        if key not in known:
+            raise InputError(f"--config {path}: {key!r:.60} is none of {', '.join(known)}")
+    return {key: _spelled(path, key, value) for key, value in table.items()}
+
+
+def _spelled(path: Path, key: str, value: object) -> str | list[str]:
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return value
+    if isinstance(value, str | int | float) and not isinstance(value, bool):
+        return str(value)
+    raise InputError(f"--config {path}: {key} must be a number or text, got {value!r:.60}")
+
+
+def wants_traceback(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> bool:
+    """Whether an internal fault is to be shown whole, known before anything is parsed."""
+    environ = os.environ if environ is None else environ
+    return "--debug" in arguments or environ.get(PREFIX + "DEBUG", "") not in ("", "0", "false")
