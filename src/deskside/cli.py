@@ -1,0 +1,259 @@
+"""The `deskside` command: what the user typed becomes options, and every ending an exit code.
+
+Owns the commands, where a prompt comes from, how text is shown, and the one place where an error
+turns into a line. Options are defined in config.py. Torch and the model load only when a command
+needs them, so that `--help` answers at once.
+"""
+
+import io
+import json as jsonlib
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, NoReturn, Protocol
+
+from cyclopts import App, CoercionError, CycloptsError, Parameter
+from cyclopts.argument import ArgumentCollection
+from cyclopts.config import Dict
+
+from deskside.config import (
+    EngineOptions,
+    ModelOptions,
+    ProcessOptions,
+    SamplingOptions,
+    from_environment,
+    read_file,
+    refusal,
+    wants_traceback,
+)
+from deskside.errors import DesksideError, InputError
+from deskside.report.help import HelpPage
+from deskside.report.terminal import as_json, rates_of, show
+from deskside.text.source import STDIN, read_prompt
+
+if TYPE_CHECKING:
+    from deskside.llm import LLM
+    from deskside.planning.plan import Plan
+
+__all__ = ["Services", "main"]
+
+INTERRUPTED, TERMINATED, PIPE_CLOSED, INTERNAL, DOES_NOT_FIT = 130, 143, 141, 1, 3
+
+EPILOGUE = (
+    "Options from --model on are also variables (--kv-tokens: DESKSIDE_KV_TOKENS) and keys of the "
+    "TOML file that --config names. A flag wins over a variable, a variable over the file."
+)
+
+Prompt = Annotated[str | None, Parameter(help="Text to continue.")]
+Stdin = Annotated[
+    bool, Parameter(name="-", negative="", help="Read the prompt from standard input.")
+]
+File = Annotated[
+    Path | None,
+    Parameter(allow_leading_hyphen=True, help="Read the prompt from a file; - is standard input."),
+]
+Quiet = Annotated[bool, Parameter(negative="", help="Print the generated text alone.")]
+AsJson = Annotated[bool, Parameter(name="--json", negative="", help="Print one JSON object.")]
+Flat = Parameter(name="*", negative="")
+Model = Annotated[ModelOptions, Flat]
+Engine = Annotated[EngineOptions, Flat]
+Sampling = Annotated[
+    SamplingOptions,
+    Parameter(name="*", negative="", allow_leading_hyphen=True),  # a stop string may be "--"
+]
+Process = Annotated[ProcessOptions, Flat]
+
+
+class Services(Protocol):
+    """What the commands call; tests put something small in its place."""
+
+    def open(self, model: str, options: EngineOptions) -> "AbstractContextManager[LLM]":
+        """Load a checkpoint."""
+        ...
+
+    def plan(self, model: str, options: EngineOptions) -> "Plan":
+        """Say what a load would take, without one."""
+        ...
+
+
+class _Package:
+    """The package itself, imported when it is called."""
+
+    def open(self, model: str, options: EngineOptions) -> "AbstractContextManager[LLM]":
+        from deskside.llm import LLM
+
+        return LLM.open(model, options)
+
+    def plan(self, model: str, options: EngineOptions) -> "Plan":
+        from deskside.planning.plan import plan_folder
+
+        return plan_folder(model, options)
+
+
+class _Terminated(BaseException):
+    """SIGTERM arrived."""
+
+
+def main(arguments: Sequence[str] | None = None, services: Services | None = None) -> int:
+    """Run one command and return its exit code: the only place where faults become lines."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(encoding="utf-8")  # text is UTF-8 in every locale
+        with _terminable():
+            code = _dispatch(words, _Package() if services is None else services)
+            sys.stdout.flush()
+            return code
+    except DesksideError as error:
+        return _fail(str(error), error.exit_code)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except _Terminated:
+        return TERMINATED
+    except BrokenPipeError:  # the reader left, as `head` does; the interpreter must not flush again
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return PIPE_CLOSED
+    except Exception as fault:
+        if wants_traceback(words):
+            traceback.print_exc()
+        kind = type(fault).__name__
+        return _fail(f"internal fault: {kind}: {fault} (--debug shows where)", INTERNAL)
+
+
+def _fail(message: str, code: int) -> int:
+    print(f"deskside: error: {' '.join(message.split())}", file=sys.stderr)  # noqa: T201
+    return code
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Let SIGTERM unwind the stack as Ctrl-C does, so that everything opened is closed."""
+
+    def stop(_number: int, _frame: FrameType | None) -> NoReturn:
+        raise _Terminated
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _dispatch(words: Sequence[str], services: Services) -> int:
+    commands = _Commands(services)
+    app = App(
+        name="deskside",
+        help="Serve a large Mixture-of-Experts checkpoint from the workstation beside your desk.",
+        help_epilogue=EPILOGUE,
+        help_format="plaintext",
+        help_formatter=HelpPage(),
+        version=_version,
+        config=_apply_settings,
+        result_action="return_value",
+        suppress_keyboard_interrupt=False,
+    )
+    app.command(commands.run, sort_key=1)
+    app.command(commands.plan, sort_key=2)
+    try:
+        result = app(words, print_error=False, exit_on_error=False)
+    except CycloptsError as error:
+        raise InputError(_complaint(error)) from error
+    return result if isinstance(result, int) else 0
+
+
+def _version() -> str:
+    from deskside.report.version import describe
+
+    return describe()
+
+
+def _complaint(error: CycloptsError) -> str:
+    if isinstance(error, CoercionError) and error.argument is not None and error.token is not None:
+        planned = refusal(error.argument.field_info.name, error.token.value)
+        if planned is not None:
+            return planned
+    return str(error)
+
+
+def _apply_settings(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+    """Fill in what no flag gave: from the environment, then from the file that --config names."""
+    for variable, values in from_environment().items():
+        _apply(dict(values), variable, app, commands, arguments)
+    for argument in arguments:
+        if argument.name == "--config" and argument.tokens:
+            path = Path(argument.tokens[0].value)
+            _apply(dict(read_file(path)), str(path), app, commands, arguments)
+
+
+def _apply(
+    values: dict[str, str | list[str]],
+    source: str,
+    app: App,
+    commands: tuple[str, ...],
+    arguments: ArgumentCollection,
+) -> None:
+    # Unknown keys are options of another command: read_file has refused those of none.
+    Dict(values, source=source, allow_unknown=True, use_commands_as_keys=False)(
+        app, commands, arguments
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Commands:
+    """One method for each command; its signature is its command line."""
+
+    services: Services
+
+    def run(
+        self,
+        prompt: Prompt = None,
+        /,
+        *,
+        stdin: Stdin = False,
+        file: File = None,
+        quiet: Quiet = False,
+        json: AsJson = False,
+        model: Model = ModelOptions(),  # noqa: B008 - frozen
+        sampling: Sampling = SamplingOptions(),  # noqa: B008
+        engine: Engine = EngineOptions(),  # noqa: B008
+        process: Process = ProcessOptions(),  # noqa: B008
+    ) -> int:
+        """Continue a prompt: text as it comes, then one line with counts and rates."""
+        if quiet and json:
+            raise InputError("--quiet and --json exclude each other: give one of them")
+        if stdin and file is not None:
+            raise InputError("the prompt is given twice: use one of argument, --file and -")
+        text = read_prompt(prompt, STDIN if stdin else file, sys.stdin.buffer)
+        params, out = sampling.params(), sys.stdout
+        with self.services.open(model.model, engine) as llm:
+            result = show(
+                llm.stream(text, params),
+                None if json else out,
+                close_line=not quiet or out.isatty(),
+            )
+            kv_tokens = llm.plan.kv_tokens
+        if json:
+            print(as_json(result, model.model, kv_tokens))  # noqa: T201
+        elif not quiet:
+            where = out if out.isatty() else sys.stderr
+            print(rates_of(result).line(), file=where)
+        return 0
+
+    def plan(
+        self,
+        *,
+        json: AsJson = False,
+        model: Model = ModelOptions(),  # noqa: B008
+        engine: Engine = EngineOptions(),  # noqa: B008
+        process: Process = ProcessOptions(),  # noqa: B008
+    ) -> int:
+        """Say what a load takes, what the machine has and whether it fits, reading no weights."""
+        plan = self.services.plan(model.model, engine)
+        print(jsonlib.dumps(plan.to_json()) if json else plan.report())  # noqa: T201
+        return 0 if plan.fits else DOES_NOT_FIT

@@ -1,0 +1,54 @@
+"""How fast it went, in words.
+
+Owns the arithmetic and the spelling of rates. Prefill and decode are never added up: the first
+token belongs to prefill, since the prompt's forward draws it, and decode counts the tokens after.
+"""
+
+from dataclasses import dataclass
+
+__all__ = ["Rates"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Counts and seconds of one request.
+
+    `prefill_s` runs from the start of the prompt's forward to the first token, `decode_s` from
+    there to the last token.
+    """
+
+    prompt_tokens: int
+    completion_tokens: int
+    prefill_s: float
+    decode_s: float
+
+    @property
+    def prefill(self) -> float | None:
+        """Prompt tokens a second, or None where nothing was measured."""
+        return _rate(self.prompt_tokens, self.prefill_s)
+
+    @property
+    def decode(self) -> float | None:
+        """Tokens a second after the first one, or None where there was only one."""
+        return _rate(self.completion_tokens - 1, self.decode_s)
+
+    def line(self) -> str:
+        """Return the one line that ends a run."""
+        return (
+            f"prompt {_count(self.prompt_tokens)}, output {_count(self.completion_tokens)}; "
+            f"prefill {_spell(self.prefill)}, decode {_spell(self.decode)}"
+        )
+
+
+def _rate(count: int, seconds: float) -> float | None:
+    return count / seconds if count > 0 and seconds > 0 else None
+
+
+def _count(count: int) -> str:
+    return f"{count} token" if count == 1 else f"{count} tokens"
+
+
+def _spell(rate: float | None) -> str:
+    if rate is None:
+        return "not measured"
+    return f"{rate:.0f} tok/s" if rate >= 100 else f"{rate:.1f} tok/s"
