@@ -1,0 +1,67 @@
+# Every verb of this repository. `make help` lists them.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+NATIVE := CMakeLists.txt $(wildcard native/*.cpp native/*.hpp native/*.inl)
+PROMPT ?= def fibonacci(n):
+# Built and tested on two cores; `make test WORKERS=8` on a larger machine.
+WORKERS ?= 2
+
+.PHONY: help setup demo check format test test-all bench native wheel clean distclean
+.DEFAULT_GOAL := help
+
+help:  ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(BIN)/pip:
+	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or later is needed: make PYTHON=python3.11") if sys.version_info < (3, 11) else 0'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet pip==25.3
+
+# The package itself, editable: its compiled part is built again when a native source changes.
+$(VENV)/package.stamp: pyproject.toml constraints.txt $(NATIVE) | $(BIN)/pip
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable .
+	@touch $@
+
+$(VENV)/dev.stamp: $(VENV)/package.stamp
+	$(BIN)/pip install --quiet --constraint constraints.txt --group dev
+	@touch $@
+
+setup: $(VENV)/dev.stamp  ## make .venv with the package and the development tools
+
+demo: $(VENV)/package.stamp  ## complete a prompt with the checkpoint that ships with the package
+	$(BIN)/deskside run "$(PROMPT)"
+
+check: $(VENV)/dev.stamp  ## lint, formatting, types, layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+format: $(VENV)/dev.stamp  ## rewrite the Python sources in the house format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+test: $(VENV)/dev.stamp  ## the fast suite
+	$(BIN)/pytest -n $(WORKERS)
+
+test-all: $(VENV)/dev.stamp  ## the whole suite, slow tests too
+	$(BIN)/pytest -n $(WORKERS) -m ""
+
+bench: $(VENV)/dev.stamp  ## time decode and prefill beside transformers
+	$(BIN)/python benchmarks/generate.py
+
+native: $(BIN)/pip  ## build the compiled kernels again
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable .
+	@touch $(VENV)/package.stamp
+
+wheel: $(BIN)/pip  ## build a wheel into dist/
+	$(BIN)/pip wheel --quiet --no-deps --wheel-dir dist .
+
+clean:  ## remove caches and build outputs
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+distclean: clean  ## remove .venv as well
+	rm -rf $(VENV)

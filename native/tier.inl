@@ -1,0 +1,27 @@
+// One tier: every kernel, compiled with this unit's instruction set over this unit's lanes.
+//
+// All code here lives in an unnamed namespace and calls no template of the standard library: the
+// linker keeps one copy of a shared function, and that copy could hold this tier's instructions.
+
+#include "kernels.hpp"
+#include "pool.hpp"
+#include "weights.inl"
+#include "product.inl"
+#include "linear.inl"
+
+#define DESKSIDE_PASTE(tier, suffix) tier##suffix
+#define DESKSIDE_NAME(tier, suffix) DESKSIDE_PASTE(tier, suffix)
+#define DESKSIDE_QUOTE(tier) #tier
+#define DESKSIDE_STRING(tier) DESKSIDE_QUOTE(tier)
+
+namespace deskside {
+
+const Kernels* DESKSIDE_NAME(DESKSIDE_TIER, _kernels)() {
+    static constexpr Kernels table = {
+        DESKSIDE_STRING(DESKSIDE_TIER),
+        DESKSIDE_TIER::linear,
+    };
+    return &table;
+}
+
+}  // namespace deskside

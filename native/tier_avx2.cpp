@@ -1,0 +1,3 @@
+#define DESKSIDE_TIER avx2
+#include "lanes_avx2.hpp"
+#include "tier.inl"

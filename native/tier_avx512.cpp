@@ -1,0 +1,3 @@
+#define DESKSIDE_TIER avx512
+#include "lanes_avx512.hpp"
+#include "tier.inl"

@@ -1,0 +1,3 @@
+#define DESKSIDE_TIER portable
+#include "lanes_portable.hpp"
+#include "tier.inl"

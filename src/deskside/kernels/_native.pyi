@@ -1,0 +1,19 @@
+def tiers() -> list[str]: ...
+def tier() -> str: ...
+def force_tier(name: str, /) -> None: ...
+def set_threads(count: int, /) -> None: ...
+def threads() -> int: ...
+def linear(
+    kind: int,
+    x: int,
+    rows: int,
+    inner: int,
+    x_stride: int,
+    codes: int,
+    scales: int,
+    columns: int,
+    leaves: int,
+    out: int,
+    out_stride: int,
+    /,
+) -> None: ...
