@@ -25,9 +25,9 @@ def check_cut(name: str, dimension: str, length: int, unit: int, count: int) -> 
     Raises:
         InputError: names the tensor, the dimension, the count and the nearest legal counts.
     """
-    legal = legal_counts(length, unit)
-    if count in legal:
+    if count == 1 or length % (unit * count) == 0:
         return
+    legal = legal_counts(length, unit)
     below = max(c for c in legal if c < max(count, 2))
     above = min((c for c in legal if c > count), default=None)
     nearest = f"{below}" if above in (None, below) else f"{below} or {above}"

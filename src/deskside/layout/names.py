@@ -52,7 +52,8 @@ class Component(StrEnum):
 class TensorSpec:
     """One stored tensor.
 
-    `dtype` and `shape` are what the safetensors header says. `axis` is the axis that ranks cut
+    `dtype` and `shape` are what the safetensors header says; `logical` is the shape of the numbers,
+    [out, in] for the codes and the scales of a matrix alike. `axis` is the axis that ranks cut
     (None: every rank holds all), `block` the stored elements along it that must stay together.
     `unit` is the part of the model it belongs to: "embed", "layers.N", "final" or "mtp.S".
     """
@@ -60,6 +61,7 @@ class TensorSpec:
     name: str
     dtype: str
     shape: tuple[int, ...]
+    logical: tuple[int, ...]
     component: Component
     axis: int | None
     block: int
@@ -248,7 +250,7 @@ def _expand(
         if unit.startswith("mtp."):
             component = _IN_MTP.get(component, component)
         name = prefix + row.name
-        common = (component, row.axis)
+        common = (shape, component, row.axis)
         if row.kind == "FP8":
             scale = tuple(-(-size // FP8_BLOCK) for size in shape)
             yield TensorSpec(f"{name}.weight", "F8_E4M3", shape, *common, FP8_BLOCK, unit)
