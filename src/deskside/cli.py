@@ -35,6 +35,7 @@ from deskside.config import (
 from deskside.errors import DesksideError, InputError
 from deskside.report.help import HelpPage
 from deskside.report.terminal import as_json, rates_of, show
+from deskside.text import utf8
 from deskside.text.source import STDIN, read_prompt
 
 if TYPE_CHECKING:
@@ -231,6 +232,8 @@ class _Commands:
             raise InputError("the prompt is given twice: use one of argument, --file and -")
         text = read_prompt(prompt, STDIN if stdin else file, sys.stdin.buffer)
         params, out = sampling.params(), sys.stdout
+        for stop in params.stop:
+            utf8.to_bytes(stop, "--stop")  # known before a model is loaded
         with self.services.open(model.model, engine) as llm:
             result = show(
                 llm.stream(text, params),

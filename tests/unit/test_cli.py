@@ -231,6 +231,7 @@ def test_a_prompt_may_begin_with_dashes(fake: FakeModel) -> None:
         (["--file", "b", "-"], "the prompt is given twice: use one of argument, --file and -"),
         (["a", "b"], "Unused Tokens: ['b']."),
         (["\udcff"], "the prompt is not valid UTF-8 (character 0)"),
+        (["a", "--stop", "\udcff"], "--stop is not valid UTF-8 (character 0)"),
         (["--file", "/nonexistent"], "--file /nonexistent: cannot be read (No such file"),
         (["--file", "/"], "--file /: cannot be read (Is a directory)"),
         (["a", "--quiet", "--json"], "--quiet and --json exclude each other: give one of them"),
@@ -327,3 +328,26 @@ def test_help(fake: FakeModel, capsys: pytest.CaptureFixture[str], words: list[s
         assert "--kv-tokens N|auto" in page
         assert "--numerics fast|exact" in page
         assert "reference" not in page
+
+
+@pytest.mark.parametrize("stop", ["END", "a b", "[1]", '["a"]', "{}", "-x", "--", "é🙂", "\n\n"])
+def test_stop_strings_arrive_as_they_are(
+    fake: FakeModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: str
+) -> None:
+    assert call(fake, "run", "p", f"--stop={stop}") == 0
+    assert fake.asked["params"].stop == (stop,)
+    path = tmp_path / "options.toml"
+    path.write_text(f"stop = [{json.dumps(stop, ensure_ascii=False)}, 'two']", encoding="utf-8")
+    assert call(fake, "run", "p", "--config", str(path)) == 0
+    assert fake.asked["params"].stop == (stop, "two")
+    monkeypatch.setenv("DESKSIDE_STOP", stop)
+    assert call(fake, "run", "p") == 0
+    assert fake.asked["params"].stop == (stop,)
+
+
+@pytest.mark.parametrize(
+    "prompt", ["[1, 2]", '{"a": 1}', "@file", "a\nb", " ", "-1", "None", "--", "\x00"]
+)
+def test_prompts_arrive_as_they_are(fake: FakeModel, prompt: str) -> None:
+    assert call(fake, "run", "--", prompt) == 0
+    assert fake.asked["prompt"] == prompt
