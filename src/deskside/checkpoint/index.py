@@ -19,6 +19,10 @@ from deskside.spec import ModelSpec, read_config
 __all__ = ["Checkpoint", "Entry", "Shard"]
 
 
+MOST_NAME = 255
+"""Characters of a file name."""
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """A tensor and the byte of its shard at which it begins."""
@@ -98,10 +102,11 @@ def _read_index(folder: Path) -> dict[str, str]:
         where = f"{path}: tensor {shown(name)}"
         if not isinstance(file, str):
             raise CheckpointError(f"{where}: file must be a name; get the index again")
-        if not file.isprintable() or set(file) & set("/\\") or file in ("", ".", ".."):
+        plain = file.isprintable() and not set(file) & set("/\\") and file not in ("", ".", "..")
+        if not plain or len(file) > MOST_NAME:
             raise CheckpointError(
-                f"{where}: file {shown(file)} lies outside the folder; never opened, get the "
-                "index again"
+                f"{where}: file {shown(file)} is no plain name and may lie outside the folder; "
+                "never opened, get the index again"
             )
         if not file.endswith(".safetensors"):
             raise CheckpointError(
