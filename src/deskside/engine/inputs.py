@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from deskside.batch import Batch, Emissions
 from deskside.core import Span
+from deskside.layout.kv import carry_rows, entries_per_page, pages_for
 from deskside.spec import ModelSpec
-from deskside.state.kv import CARRY_LENGTH, entries_per_page
-from deskside.state.pages import PageTable, pages_for
-from deskside.state.rings import Rings, staged_rows
+from deskside.state.pages import PageTable
+from deskside.state.rings import Rings, staged
 
 __all__ = ["BatchBuilder", "bucket"]
 
@@ -53,7 +53,7 @@ class BatchBuilder:
         self._pages = pages
         self._rings = rings
         self._ratios = tuple(sorted({ratio for ratio in spec.ratios if ratio}))
-        self._lengths = tuple(sorted({spec.window, *(CARRY_LENGTH[r] for r in self._ratios)}))
+        self._lengths = tuple(sorted({spec.window, *(carry_rows(r) for r in self._ratios)}))
 
     def build(
         self, spans: Sequence[Span], ids: Sequence[int], logit_rows: Sequence[int] | None = None
@@ -110,7 +110,7 @@ class BatchBuilder:
         return found
 
     def _emission(self, parts: Sequence[_Rows], ratio: int, spans: int) -> Emissions:
-        length = CARRY_LENGTH[ratio]
+        length = carry_rows(ratio)
         per_page = entries_per_page(ratio)
         sources, targets, positions = [], [], []
         for part in parts:
@@ -154,7 +154,7 @@ def _source(part: _Rows, positions: Ints, length: int, spans: int) -> Ints:
 
 def _stage(rows: Sequence[_Rows], length: int) -> Ints:
     ends = [part.first + part.span.rows for part in rows]
-    counts = [staged_rows(part.span.rows, length) for part in rows]
+    counts = [staged(part.span, length) for part in rows]
     return np.concatenate(
         [np.arange(end - count, end) for end, count in zip(ends, counts, strict=True)]
     )

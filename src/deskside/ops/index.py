@@ -69,4 +69,4 @@ def hadamard(x: Tensor) -> Tensor:
         low, high = pairs[..., 0, :], pairs[..., 1, :]
         x = torch.stack((low + high, low - high), dim=-2).flatten(-3)
         step *= 2
-    return x * width**-0.5
+    return x.mul(width**-0.5)

@@ -8,7 +8,7 @@ one padded with zeros, so that it only ever sees one shape.
 import inspect
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -34,20 +34,21 @@ def rowwise(*names: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """
 
     def decorate(body: Callable[P, R]) -> Callable[P, R]:
-        signature = inspect.signature(body)
+        places = {name: i for i, name in enumerate(inspect.signature(body).parameters)}
+        rowed = tuple(places[name] for name in names)
 
         @wraps(body)
         def tiled(*args: P.args, **kwargs: P.kwargs) -> R:
-            bound = signature.bind(*args, **kwargs)
-            bound.apply_defaults()
-            shared = bound.arguments
-            rowed = {name: shared[name] for name in names if shared[name] is not None}
-            rows = next(iter(rowed.values())).shape[0]
+            assert not kwargs, "row-wise operations take their arguments by position"
+            cut = [i for i in rowed if args[i] is not None]
+            rows = args[cut[0]].shape[0]  # type: ignore[attr-defined]
+            tile = list(args)
             parts = []
             for first in range(0, max(rows, 1), ROW_TILE):
-                cut = {name: _tile(value, first) for name, value in rowed.items()}
-                parts.append(body(**{**shared, **cut}))  # type: ignore[call-arg]
-            return _join(parts, rows)
+                for i in cut:
+                    tile[i] = _tile(args[i], first)  # type: ignore[arg-type]
+                parts.append(body(*tile))  # type: ignore[arg-type]
+            return cast(R, _join(parts, rows))
 
         return tiled
 

@@ -10,19 +10,11 @@ import torch
 from torch import Tensor
 
 from deskside.formats.rows import Float32Rows, Fp8Rows, Mxfp4Rows, RowFormat
-from deskside.spec import CSA_RATIO, HCA_RATIO, ModelSpec
-from deskside.state.pages import PAGE_TOKENS
+from deskside.layout.kv import SCRATCH_PAGES, KvFormat, carry_rows, carry_widths, entries_per_page
+from deskside.spec import CSA_RATIO, ModelSpec
 from deskside.state.rings import RingGroup
 
-__all__ = ["CARRY_LENGTH", "KvState", "LayerState", "Pool", "Ring", "entries_per_page"]
-
-CARRY_LENGTH = {CSA_RATIO: 8, HCA_RATIO: 128}
-"""Raw rows a compressor can still need: an overlapping entry spans 8 tokens, a plain one 128."""
-
-
-def entries_per_page(ratio: int) -> int:
-    """Return the compressed entries of one page of 128 tokens."""
-    return PAGE_TOKENS // ratio
+__all__ = ["KvState", "LayerState", "Pool", "Ring"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,15 +111,17 @@ class KvState:
         return rings + sum(pool.storage.nbytes for pool in pools if pool is not None)
 
     @staticmethod
-    def allocate(spec: ModelSpec, kv_format: str, pages: int, slots: int) -> "KvState":
+    def allocate(spec: ModelSpec, kv_format: KvFormat, pages: int, slots: int) -> "KvState":
         """Allocate for `pages` pages of 128 tokens and `slots` sequences at once."""
         return _Allocation(spec, kv_format, pages, slots).state()
 
 
 @dataclass(frozen=True, slots=True)
 class _Allocation:
+    """Groups of rings by what they hold, and the layers' views of them."""
+
     spec: ModelSpec
-    kv_format: str
+    kv_format: KvFormat
     pages: int
     slots: int
 
@@ -135,57 +129,45 @@ class _Allocation:
         spec = self.spec
         rows, keys = self._formats()
         windows = self._group(spec.layers, spec.window, rows)
-        groups = [windows]
-        carries: dict[int, RingGroup] = {}
-        for ratio, length in CARRY_LENGTH.items():
-            if ratio in spec.ratios:
-                width = 4 * spec.head_dim if ratio == CSA_RATIO else 2 * spec.head_dim
-                carries[ratio] = self._group(
-                    spec.ratios.count(ratio), length, Float32Rows(width)
-                )
-                groups.append(carries[ratio])
-        index = None
-        if CSA_RATIO in spec.ratios:
-            index = self._group(
-                spec.ratios.count(CSA_RATIO), CARRY_LENGTH[CSA_RATIO], Float32Rows(4 * spec.index_dim)
-            )
-            groups.append(index)
+        carries = {ratio: self._carries(ratio) for ratio in sorted({*spec.ratios} - {0})}
         layers = []
         for layer, ratio in enumerate(spec.ratios):
-            window = _ring(windows, layer, rows)
-            if not ratio:
+            window = Ring(windows.storage[layer], windows.staging[layer], rows)
+            if ratio == 0:
                 layers.append(LayerState(window))
                 continue
             nth = spec.ratios[:layer].count(ratio)
-            plain = LayerState(
-                window, _ring(carries[ratio], nth, None), self._pool(ratio, rows)
-            )
-            if ratio == CSA_RATIO and index is not None:
-                plain = LayerState(
-                    window,
-                    plain.carry,
-                    plain.entries,
-                    _ring(index, nth, None),
-                    self._pool(ratio, keys),
-                )
-            layers.append(plain)
+            rings = [_float_ring(group, nth) for group in carries[ratio]]
+            entries = self._pool(ratio, rows)
+            if ratio == CSA_RATIO:
+                layers.append(LayerState(window, rings[0], entries, rings[1], self._pool(ratio, keys)))
+            else:
+                layers.append(LayerState(window, rings[0], entries))
+        groups = [windows, *(group for part in carries.values() for group in part)]
         return KvState(tuple(layers), tuple(groups))
 
     def _formats(self) -> tuple[RowFormat, RowFormat]:
         spec = self.spec
-        if self.kv_format == "float32":
+        if self.kv_format is KvFormat.FLOAT32:
             return Float32Rows(spec.head_dim), Float32Rows(spec.index_dim)
         return Fp8Rows(spec.nope_dim, spec.rope_dim), Mxfp4Rows(spec.index_dim)
+
+    def _carries(self, ratio: int) -> list[RingGroup]:
+        """Rings of raw rows, value and score side by side, for each compressor of a layer."""
+        layers = self.spec.ratios.count(ratio)
+        return [
+            self._group(layers, carry_rows(ratio), Float32Rows(2 * width))
+            for width in carry_widths(self.spec, ratio)
+        ]
 
     def _group(self, layers: int, length: int, rows: RowFormat) -> RingGroup:
         return RingGroup.allocate(layers, self.slots, length, rows.width, rows.dtype)
 
     def _pool(self, ratio: int, rows: RowFormat) -> Pool:
         per_page = entries_per_page(ratio)
-        shape = ((self.pages + 1) * per_page, rows.width)
+        shape = ((self.pages + SCRATCH_PAGES) * per_page, rows.width)
         return Pool(torch.zeros(shape, dtype=rows.dtype), per_page, rows)
 
 
-def _ring(group: RingGroup, layer: int, rows: RowFormat | None) -> Ring:
-    width = group.storage.shape[3]
-    return Ring(group.storage[layer], group.staging[layer], rows or Float32Rows(width))
+def _float_ring(group: RingGroup, layer: int) -> Ring:
+    return Ring(group.storage[layer], group.staging[layer], Float32Rows(group.storage.shape[3]))

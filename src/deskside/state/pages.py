@@ -9,15 +9,9 @@ import heapq
 
 from deskside.core import SequenceId, Span
 from deskside.errors import CapacityError
+from deskside.layout.kv import PAGE, pages_for
 
-__all__ = ["PAGE_TOKENS", "PageTable", "pages_for"]
-
-PAGE_TOKENS = 128
-
-
-def pages_for(tokens: int) -> int:
-    """Return the pages that hold this many tokens."""
-    return -(-tokens // PAGE_TOKENS)
+__all__ = ["PageTable"]
 
 
 class PageTable:
@@ -47,7 +41,7 @@ class PageTable:
         missing = pages_for(span.end) - len(table)
         if missing > len(self._free):
             raise CapacityError(
-                f"the KV cache is full: need {missing} more pages of {PAGE_TOKENS} tokens, have "
+                f"the KV cache is full: need {missing} more pages of {PAGE} tokens, have "
                 f"{len(self._free)} of {self.pages}; raise --kv-tokens"
             )
         if missing > 0:

@@ -13,16 +13,14 @@ from torch import Tensor
 
 from deskside.core import SequenceId, Span
 from deskside.errors import CapacityError
+from deskside.layout.kv import MOST_PROPOSALS, staged_rows
 
-__all__ = ["MOST_PROPOSALS", "RingGroup", "Rings", "staged_rows"]
-
-MOST_PROPOSALS = 8
-"""Rows beyond a ring's length that staging keeps, so that any rejected suffix can be dropped."""
+__all__ = ["RingGroup", "Rings", "staged"]
 
 
-def staged_rows(rows: int, length: int) -> int:
+def staged(span: Span, length: int) -> int:
     """Return how many of a span's last rows a ring of this length needs in staging."""
-    return min(rows, length + MOST_PROPOSALS)
+    return min(span.rows, staged_rows(length))
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +30,7 @@ class RingGroup:
     storage: Tensor
     """[layers, slots, length, width]."""
     staging: Tensor
-    """[layers, slots * (length + MOST_PROPOSALS), width]."""
+    """[layers, slots * staged rows of the length, width]."""
 
     @property
     def length(self) -> int:
@@ -44,10 +42,10 @@ class RingGroup:
         layers: int, slots: int, length: int, width: int, dtype: torch.dtype
     ) -> "RingGroup":
         """Return empty rings; rows are only ever read at positions that were committed."""
-        staged = slots * (length + MOST_PROPOSALS)
+        rows = slots * staged_rows(length)
         return RingGroup(
             storage=torch.zeros(layers, slots, length, width, dtype=dtype),
-            staging=torch.zeros(layers, staged, width, dtype=dtype),
+            staging=torch.zeros(layers, rows, width, dtype=dtype),
         )
 
 
@@ -88,7 +86,7 @@ class Rings:
             self._slots[span.sequence] = self._free.pop()
         self._places[span.sequence] = dict(self._staged)
         for length in self._lengths:
-            self._staged[length] += staged_rows(span.rows, length)
+            self._staged[length] += staged(span, length)
 
     def commit(self, span: Span, kept: int) -> None:
         """Scatter the kept rows from staging into the rings."""
@@ -113,9 +111,9 @@ def _scatter(group: RingGroup, span: Span, kept: int, slot: int, place: int) -> 
     length = group.length
     end = span.start + kept
     first = max(span.start, end - length)
-    staged = place + first - (span.end - staged_rows(span.rows, length))
+    source = place + first - (span.end - staged(span, length))
     while first < end:
         at = first % length
         run = min(end - first, length - at)
-        group.storage[:, slot, at : at + run] = group.staging[:, staged : staged + run]
-        first, staged = first + run, staged + run
+        group.storage[:, slot, at : at + run] = group.staging[:, source : source + run]
+        first, source = first + run, source + run

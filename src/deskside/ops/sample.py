@@ -1,0 +1,48 @@
+"""From logits to a token: temperature, top-k, top-p and a draw by a given uniform number.
+
+Every row is treated alone, in float64 where sums are long, so that a draw depends on nothing else.
+Ties go to the lower token.
+"""
+
+import torch
+from torch import Tensor
+
+__all__ = ["draw", "greedy", "target_distribution"]
+
+
+def greedy(logits: Tensor) -> Tensor:
+    """Return the lowest token of the highest logit: [rows, vocab] -> [rows] int64."""
+    best = logits == logits.amax(1, keepdim=True)
+    tokens = torch.arange(logits.shape[1])
+    return torch.where(best, tokens, logits.shape[1]).amin(1)
+
+
+def target_distribution(logits: Tensor, temperature: float, top_k: int, top_p: float) -> Tensor:
+    """Return the distribution that a token is drawn from.
+
+    Args:
+        logits: [vocab] float32.
+        temperature: above 0.
+        top_k: keep this many of the likeliest tokens, 0 keeps all.
+        top_p: then keep the shortest prefix of them that holds this mass.
+
+    Returns:
+        [vocab] float64, sums to 1 but for rounding.
+    """
+    scaled = logits.double() / temperature
+    if top_k == 0 and top_p >= 1:
+        return torch.softmax(scaled, 0)
+    ranked, tokens = torch.sort(scaled, descending=True, stable=True)
+    if top_k:
+        ranked, tokens = ranked[:top_k], tokens[:top_k]
+    mass = torch.softmax(ranked, 0)
+    before = mass.cumsum(0) - mass
+    kept = torch.where(before < top_p, mass, 0)
+    return torch.zeros_like(scaled).index_copy_(0, tokens, kept / kept.sum())
+
+
+def draw(distribution: Tensor, uniform: float) -> Tensor:
+    """Return the token (scalar int64) where the cumulated mass passes `uniform` in [0, 1)."""
+    mass = distribution.cumsum(0)
+    last = distribution.nonzero()[-1, 0]
+    return torch.minimum(torch.searchsorted(mass, uniform * mass[-1], right=True), last)

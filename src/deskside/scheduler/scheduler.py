@@ -1,0 +1,124 @@
+"""Who runs in the next step, and with how many rows.
+
+First come, first served. Every running request that has its prompt behind it gets one row a step;
+the rows that are left go to prompts, the oldest first. While anybody waits for a next token a step
+stays short; otherwise a prompt chunk may be long. Knows no tensors.
+"""
+
+import secrets
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from deskside.core import Admission, Request, SequenceId, Span, StepOutput, StepPlan
+from deskside.scheduler.admission import Admissions
+
+__all__ = ["Scheduler", "StepLimits"]
+
+SEED_BITS = 63
+
+
+@dataclass(frozen=True, slots=True)
+class StepLimits:
+    """Rows of a step: a prompt chunk alone, and a whole step while others stream."""
+
+    prefill_chunk: int
+    step_tokens: int
+
+
+@dataclass(slots=True)
+class _Running:
+    sequence: SequenceId
+    request: Request
+    pages: int
+    frontier: int = 0
+
+    @property
+    def prompt_left(self) -> int:
+        return max(0, len(self.request.prompt) - self.frontier)
+
+    def span(self, rows: int) -> Span:
+        ends_prompt = rows >= self.prompt_left
+        return Span(self.sequence, self.frontier, rows, 0, ends_prompt)
+
+
+class Scheduler:
+    """Waiting and running requests of one engine."""
+
+    def __init__(self, admissions: Admissions, limits: StepLimits) -> None:
+        self._admissions = admissions
+        self._limits = limits
+        self._waiting: deque[tuple[SequenceId, Request]] = deque()
+        self._running: dict[SequenceId, _Running] = {}
+        self._aborts: list[SequenceId] = []
+        self._next_sequence = 0
+        self._next_step = 0
+
+    @property
+    def idle(self) -> bool:
+        """Whether nobody waits, runs or leaves."""
+        return not (self._waiting or self._running or self._aborts)
+
+    def submit(self, request: Request) -> tuple[SequenceId, int]:
+        """Queue a request; return its sequence and its seed, drawn where it has none.
+
+        Raises:
+            InputError: the request could never run.
+        """
+        self._admissions.check(request)
+        seed = request.params.seed
+        if seed is None:
+            seed = secrets.randbits(SEED_BITS)
+        request = replace(request, params=replace(request.params, seed=seed))
+        sequence = SequenceId(self._next_sequence)
+        self._next_sequence += 1
+        self._waiting.append((sequence, request))
+        return sequence, seed
+
+    def abort(self, sequence: SequenceId) -> None:
+        """Let a request leave before the next step; unknown and ended ones are ignored."""
+        if sequence in self._running:
+            self._admissions.give_back(self._running.pop(sequence).pages)
+            self._aborts.append(sequence)
+        else:
+            self._waiting = deque(w for w in self._waiting if w[0] != sequence)
+
+    def plan_step(self) -> StepPlan:
+        """Plan the next step; it has no spans when there is nothing to run."""
+        admissions = tuple(self._admit())
+        plan = StepPlan(self._next_step, tuple(self._spans()), admissions, tuple(self._aborts))
+        self._aborts.clear()
+        self._next_step += 1
+        return plan
+
+    def learn(self, output: StepOutput) -> None:
+        """Take in what a step did."""
+        for sequence, emission in output.emissions.items():
+            running = self._running.get(sequence)
+            if running is None:
+                continue
+            running.frontier += emission.kept
+            if emission.finish is not None:
+                self._admissions.give_back(self._running.pop(sequence).pages)
+
+    def _admit(self) -> Iterator[Admission]:
+        while self._waiting:
+            sequence, request = self._waiting[0]
+            pages = self._admissions.take(request)
+            if pages is None:
+                return
+            self._waiting.popleft()
+            self._running[sequence] = _Running(sequence, request, pages)
+            yield Admission(sequence, request, pages)
+
+    def _spans(self) -> Iterator[Span]:
+        streaming = [one for one in self._running.values() if not one.prompt_left]
+        yield from (one.span(1) for one in streaming)
+        rows = self._limits.prefill_chunk
+        if streaming:
+            rows = min(rows, max(1, self._limits.step_tokens - len(streaming)))
+        for one in self._running.values():
+            if one.prompt_left and rows:
+                chunk = min(rows, one.prompt_left)
+                rows -= chunk
+                yield one.span(chunk)
