@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors import safe_open
-from tests.miniature import miniature_spec, read_floats, write_miniature
 
 from deskside.checkpoint.index import Checkpoint
 from deskside.checkpoint.loader import TORCH_TYPES, stream
 from deskside.checkpoint.writer import write
 from deskside.errors import CheckpointError, InputError
 from deskside.layout.names import TensorSpec, tensors, units
+from tests.miniature import miniature_spec, read_floats, write_miniature
 
 TINY = {
     "ratios": (0, 4, 128),

@@ -1,11 +1,11 @@
 """KV bytes against the numbers of the real model."""
 
 import pytest
-from tests.flash import flash
 
 from deskside.errors import InputError
 from deskside.layout import kv
 from deskside.layout.kv import KvFormat
+from tests.flash import flash
 
 
 def test_rows_of_the_real_model() -> None:

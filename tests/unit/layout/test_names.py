@@ -5,12 +5,12 @@ import sys
 from collections import Counter
 
 import pytest
-from tests.flash import flash, flash_config
 
 from deskside.errors import InputError
 from deskside.layout.names import Component, TensorSpec, tensors, units
 from deskside.layout.published import published_config
 from deskside.spec import ModelSpec
+from tests.flash import flash, flash_config
 
 C = Component
 
