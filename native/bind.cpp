@@ -1,10 +1,13 @@
-// The Python module: checks nothing but the tier's name, owns nothing, releases the GIL.
+// The Python module: checks only names and expert ids, owns nothing, releases the GIL.
 //
 // Tensors arrive as addresses from data_ptr(); kernels/native.py asserts shapes and types.
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
+
+#include <stdexcept>
+#include <string>
 
 #include "dispatch.hpp"
 #include "pool.hpp"
@@ -28,6 +31,79 @@ void linear(int kind, Address x, int rows, int inner, std::ptrdiff_t x_stride, A
                       leaves, at<float>(out), out_stride});
 }
 
+using Bytes = const std::uint8_t;
+using Floats = const float;
+using Ids = const std::int64_t;
+using Indices = const std::int32_t;
+
+void moe(Address x, int rows, int hidden, Address ids, Address weights, int topk, int experts,
+         int inner, Address gate, Address gate_scales, Address up, Address up_scales, Address down,
+         Address down_scales, float limit, Address out) {
+    const std::ptrdiff_t pairs = static_cast<std::ptrdiff_t>(rows) * topk;
+    for (std::ptrdiff_t i = 0; i < pairs; ++i) {
+        const std::int64_t id = at<Ids>(ids)[i];
+        if (id < -1 || id >= experts) {
+            throw std::out_of_range("expert " + std::to_string(id) + " of a bank of " +
+                                    std::to_string(experts));
+        }
+    }
+    kernels().moe({at<Floats>(x), rows, hidden, at<Ids>(ids), at<Floats>(weights), topk, experts,
+                   inner, {at<Bytes>(gate), at<Bytes>(gate_scales)},
+                   {at<Bytes>(up), at<Bytes>(up_scales)},
+                   {at<Bytes>(down), at<Bytes>(down_scales)}, limit, at<float>(out)});
+}
+
+void attend(Address q, int rows, int heads, int width, Address window_keys, Address window_index,
+            int window, Address entry_keys, Address entry_index, int entries, Address sink,
+            float scale, Address out) {
+    kernels().attend({at<Floats>(q), rows, heads, width, at<Floats>(window_keys),
+                      at<Indices>(window_index), window, at<Floats>(entry_keys),
+                      at<Indices>(entry_index), entries, at<Floats>(sink), scale, at<float>(out)});
+}
+
+void index_scores(Address q, int rows, int heads, int width, Address weights, Address keys,
+                  Address first, Address visible, int entries, Address out) {
+    kernels().index_scores({at<Floats>(q), rows, heads, width, at<Floats>(weights),
+                            at<Floats>(keys), at<Ids>(first), at<Ids>(visible), entries,
+                            at<float>(out)});
+}
+
+void hyper_pre(Address x, int rows, int streams, int width, Address fn, Address base, Address scale,
+               int iterations, float eps, float norm_eps, Address out, Address post,
+               Address mixing) {
+    kernels().hyper_pre({at<Floats>(x), rows, streams, width, at<Floats>(fn), at<Floats>(base),
+                         at<Floats>(scale), iterations, eps, norm_eps, at<float>(out),
+                         at<float>(post), at<float>(mixing)});
+}
+
+void hyper_head(Address x, int rows, int streams, int width, Address fn, Address base,
+                Address scale, float eps, float norm_eps, Address out) {
+    kernels().hyper_head({at<Floats>(x), rows, streams, width, at<Floats>(fn), at<Floats>(base),
+                          at<Floats>(scale), eps, norm_eps, at<float>(out)});
+}
+
+void hyper_post(Address output, Address x, int rows, int streams, int width, Address post,
+                Address mixing, Address out) {
+    kernels().hyper_post({at<Floats>(output), at<Floats>(x), rows, streams, width, at<Floats>(post),
+                          at<Floats>(mixing), at<float>(out)});
+}
+
+void rms_norm(Address x, int rows, int width, Address weight, bool half_weight, float eps,
+              Address out) {
+    kernels().rms_norm(
+        {at<Floats>(x), rows, width, at<const void>(weight), half_weight, eps, at<float>(out)});
+}
+
+void rope(Address x, int rows, int heads, int width, Address table, int half, bool inverse,
+          Address out) {
+    kernels().rope({at<Floats>(x), rows, heads, width, at<Floats>(table), half, inverse,
+                    at<float>(out)});
+}
+
+void swiglu(Address gate, Address up, std::ptrdiff_t count, float limit, Address out) {
+    kernels().swiglu({at<Floats>(gate), at<Floats>(up), count, limit, at<float>(out)});
+}
+
 }  // namespace
 
 NB_MODULE(_native, module) {
@@ -45,6 +121,15 @@ NB_MODULE(_native, module) {
     module.def("set_threads", pool::set_threads, free, "Threads that share a kernel, with the caller.");
     module.def("threads", pool::threads);
     module.def("linear", linear, free);
+    module.def("moe", moe, free);
+    module.def("attend", attend, free);
+    module.def("index_scores", index_scores, free);
+    module.def("hyper_pre", hyper_pre, free);
+    module.def("hyper_head", hyper_head, free);
+    module.def("hyper_post", hyper_post, free);
+    module.def("rms_norm", rms_norm, free);
+    module.def("rope", rope, free);
+    module.def("swiglu", swiglu, free);
 
     // Workers must be gone before the interpreter unloads this library.
     nb::module_::import_("atexit").attr("register")(

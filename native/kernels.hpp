@@ -27,9 +27,144 @@ struct LinearCall {
     std::ptrdiff_t out_stride;
 };
 
+// An MXFP4 matrix for each expert: codes [experts, rows, columns / 2], scales [.., columns / 32].
+struct Bank {
+    const std::uint8_t* codes;
+    const std::uint8_t* scales;
+};
+
+// out[r] = sum over slots, ascending, of down(swiglu(gate x, up x) * weight); id -1 is skipped.
+struct MoeCall {
+    const float* x;
+    int rows;
+    int hidden;
+    const std::int64_t* ids;
+    const float* weights;
+    int topk;
+    int experts;
+    int inner;
+    Bank gate, up, down;
+    float limit;
+    float* out;
+};
+
+// Every row attends to its lists of keys, window then entries; index -1 is an absent key.
+struct AttendCall {
+    const float* q;
+    int rows;
+    int heads;
+    int width;
+    const float* window_keys;
+    const std::int32_t* window_index;
+    int window;
+    const float* entry_keys;
+    const std::int32_t* entry_index;
+    int entries;
+    const float* sink;
+    float scale;
+    float* out;
+};
+
+// out[r, e] = sum over heads, ascending, of weight * relu(q . keys[first[r] + e]); -inf from
+// visible[r] on.
+struct IndexScoresCall {
+    const float* q;
+    int rows;
+    int heads;
+    int width;
+    const float* weights;
+    const float* keys;
+    const std::int64_t* first;
+    const std::int64_t* visible;
+    int entries;
+    float* out;
+};
+
+// x [rows, streams, width], fn [streams * (2 + streams), streams * width].
+struct HyperPreCall {
+    const float* x;
+    int rows;
+    int streams;
+    int width;
+    const float* fn;
+    const float* base;
+    const float* scale;
+    int iterations;
+    float eps;
+    float norm_eps;
+    float* out;
+    float* post;
+    float* mixing;
+};
+
+// fn [streams, streams * width], base [streams], scale [1].
+struct HyperHeadCall {
+    const float* x;
+    int rows;
+    int streams;
+    int width;
+    const float* fn;
+    const float* base;
+    const float* scale;
+    float eps;
+    float norm_eps;
+    float* out;
+};
+
+struct HyperPostCall {
+    const float* output;
+    const float* x;
+    int rows;
+    int streams;
+    int width;
+    const float* post;
+    const float* mixing;
+    float* out;
+};
+
+// `weight` is float32, or bfloat16 where `half_weight`; it may be null.
+struct RmsNormCall {
+    const float* x;
+    int rows;
+    int width;
+    const void* weight;
+    bool half_weight;
+    float eps;
+    float* out;
+};
+
+// Turns the last 2 * half elements of each head by the row's table: cosines, then sines.
+struct RopeCall {
+    const float* x;
+    int rows;
+    int heads;
+    int width;
+    const float* table;
+    int half;
+    bool inverse;
+    float* out;
+};
+
+struct SwigluCall {
+    const float* gate;
+    const float* up;
+    std::ptrdiff_t count;
+    float limit;
+    float* out;
+};
+
 struct Kernels {
     const char* name;
     void (*linear)(const LinearCall&);
+    void (*moe)(const MoeCall&);
+    void (*attend)(const AttendCall&);
+    void (*index_scores)(const IndexScoresCall&);
+    void (*hyper_pre)(const HyperPreCall&);
+    void (*hyper_head)(const HyperHeadCall&);
+    void (*hyper_post)(const HyperPostCall&);
+    void (*rms_norm)(const RmsNormCall&);
+    void (*rope)(const RopeCall&);
+    void (*swiglu)(const SwigluCall&);
 };
 
 // The tiers this build holds; those not for this processor are null.

@@ -30,6 +30,7 @@ LANES Lanes zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
 LANES Lanes splat(float a) { return {_mm256_set1_ps(a), _mm256_set1_ps(a)}; }
 LANES Lanes load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
 LANES Lanes load_part(const float* p, int count) {
+    if (count >= 16) return load(p);
     alignas(32) float whole[16] = {};
     for (int i = 0; i < count; ++i) whole[i] = p[i];
     return load(whole);
@@ -39,6 +40,7 @@ LANES void store(float* p, Lanes x) {
     _mm256_storeu_ps(p + 8, x.b);
 }
 LANES void store_part(float* p, Lanes x, int count) {
+    if (count >= 16) return store(p, x);
     alignas(32) float whole[16];
     store(whole, x);
     for (int i = 0; i < count; ++i) p[i] = whole[i];

@@ -8,6 +8,11 @@
 #include "weights.inl"
 #include "product.inl"
 #include "linear.inl"
+#include "math.inl"
+#include "rows.inl"
+#include "hyper.inl"
+#include "attend.inl"
+#include "moe.inl"
 
 #define DESKSIDE_PASTE(tier, suffix) tier##suffix
 #define DESKSIDE_NAME(tier, suffix) DESKSIDE_PASTE(tier, suffix)
@@ -20,6 +25,15 @@ const Kernels* DESKSIDE_NAME(DESKSIDE_TIER, _kernels)() {
     static constexpr Kernels table = {
         DESKSIDE_STRING(DESKSIDE_TIER),
         DESKSIDE_TIER::linear,
+        DESKSIDE_TIER::moe,
+        DESKSIDE_TIER::attend,
+        DESKSIDE_TIER::index_scores,
+        DESKSIDE_TIER::hyper_pre,
+        DESKSIDE_TIER::hyper_head,
+        DESKSIDE_TIER::hyper_post,
+        DESKSIDE_TIER::rms_norm,
+        DESKSIDE_TIER::rope,
+        DESKSIDE_TIER::gated_unit,
     };
     return &table;
 }

@@ -1,6 +1,7 @@
 """What every test shares: one hypothesis profile, threads, markers that skip themselves."""
 
 import os
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -23,3 +24,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "gpu" in item.keywords:
             item.add_marker(skip)
+
+
+@pytest.fixture
+def _native_defaults() -> Iterator[None]:
+    """Leave the compiled kernels' tier and threads as they were."""
+    from deskside.kernels import native
+
+    tier, threads = native.tier(), native.threads()
+    yield
+    native.force_tier(tier)
+    native.set_threads(threads)

@@ -7,17 +7,9 @@ from torch import Tensor
 from deskside.formats.packed import Format, Packed
 from deskside.kernels import native
 
-pytestmark = pytest.mark.native
+pytestmark = [pytest.mark.native, pytest.mark.usefixtures("_native_defaults")]
 
 KINDS = ("f32", "bf16", "fp8", "mxfp4")
-
-
-@pytest.fixture(autouse=True)
-def _restore_tier_and_threads():
-    tier, threads = native.tier(), native.threads()
-    yield
-    native.force_tier(tier)
-    native.set_threads(threads)
 
 
 def make_weight(kind: str, columns: int, inner: int, seed: int = 0) -> Tensor | Packed:

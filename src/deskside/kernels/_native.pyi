@@ -17,3 +17,98 @@ def linear(
     out_stride: int,
     /,
 ) -> None: ...
+def moe(
+    x: int,
+    rows: int,
+    hidden: int,
+    ids: int,
+    weights: int,
+    topk: int,
+    experts: int,
+    inner: int,
+    gate: int,
+    gate_scales: int,
+    up: int,
+    up_scales: int,
+    down: int,
+    down_scales: int,
+    limit: float,
+    out: int,
+    /,
+) -> None: ...
+def attend(
+    q: int,
+    rows: int,
+    heads: int,
+    width: int,
+    window_keys: int,
+    window_index: int,
+    window: int,
+    entry_keys: int,
+    entry_index: int,
+    entries: int,
+    sink: int,
+    scale: float,
+    out: int,
+    /,
+) -> None: ...
+def index_scores(
+    q: int,
+    rows: int,
+    heads: int,
+    width: int,
+    weights: int,
+    keys: int,
+    first: int,
+    visible: int,
+    entries: int,
+    out: int,
+    /,
+) -> None: ...
+def hyper_pre(
+    streams: int,
+    rows: int,
+    count: int,
+    width: int,
+    fn: int,
+    base: int,
+    scale: int,
+    iterations: int,
+    eps: float,
+    norm_eps: float,
+    out: int,
+    post: int,
+    mixing: int,
+    /,
+) -> None: ...
+def hyper_head(
+    streams: int,
+    rows: int,
+    count: int,
+    width: int,
+    fn: int,
+    base: int,
+    scale: int,
+    eps: float,
+    norm_eps: float,
+    out: int,
+    /,
+) -> None: ...
+def hyper_post(
+    output: int,
+    streams: int,
+    rows: int,
+    count: int,
+    width: int,
+    post: int,
+    mixing: int,
+    out: int,
+    /,
+) -> None: ...
+def rms_norm(
+    x: int, rows: int, width: int, weight: int, half_weight: bool, eps: float, out: int, /
+) -> None: ...
+def rope(
+    x: int, rows: int, heads: int, width: int, table: int, half: int, inverse: bool, out: int, /
+) -> None: ...
+def swiglu(gate: int, up: int, count: int, limit: float, out: int, /) -> None: ...

@@ -14,10 +14,28 @@ from torch import Tensor
 from deskside.formats.packed import Format, Packed
 from deskside.kernels import _native
 
-__all__ = ["bodies", "force_tier", "linear", "set_threads", "threads", "tier", "tiers"]
+__all__ = [
+    "attend",
+    "bodies",
+    "force_tier",
+    "hyper_head",
+    "hyper_post",
+    "hyper_pre",
+    "index_scores",
+    "linear",
+    "moe",
+    "rms_norm",
+    "rope",
+    "set_threads",
+    "swiglu",
+    "threads",
+    "tier",
+    "tiers",
+]
 
 _F32, _BF16, _FP8, _MXFP4 = range(4)
 _MAX_LEAVES = 64
+_MAX_STREAMS = 8
 
 tiers: Callable[[], list[str]] = _native.tiers
 """Instruction-set tiers that run on this machine, widest first."""
@@ -37,7 +55,31 @@ threads: Callable[[], int] = _native.threads
 
 def bodies() -> Mapping[str, Callable[..., Any]]:
     """Return the body of each operation that is compiled, by the operation's name."""
-    return {"linear": linear}
+    return {
+        "linear": linear,
+        "rms_norm": rms_norm,
+        "rope": rope,
+        "hyper_pre": hyper_pre,
+        "hyper_post": hyper_post,
+        "hyper_head": hyper_head,
+        "attend": attend,
+        "index_scores": index_scores,
+        "swiglu": swiglu,
+        "moe": moe,
+    }
+
+
+def _floats(tensor: Tensor) -> int:
+    """Return the address of a contiguous float32 tensor."""
+    assert tensor.dtype is torch.float32
+    assert tensor.is_contiguous()
+    return tensor.data_ptr()
+
+
+def _integers(tensor: Tensor, dtype: torch.dtype) -> int:
+    assert tensor.dtype is dtype
+    assert tensor.is_contiguous()
+    return tensor.data_ptr()
 
 
 def linear(x: Tensor, weight: Tensor | Packed, leaves: int = 1) -> Tensor:
@@ -88,3 +130,214 @@ def _packed(weight: Packed) -> tuple[int, int, int, int, int]:
     if weight.format is Format.MXFP4:
         return _MXFP4, columns, 2 * width, codes.data_ptr(), scales.data_ptr()
     return _FP8, columns, width, codes.data_ptr(), scales.data_ptr()
+
+
+def rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+    """Scale rows to unit root mean square; see `ops.linear.rms_norm`."""
+    width = x.shape[-1]
+    out = torch.empty_like(x)
+    half_weight = weight is not None and weight.dtype is torch.bfloat16
+    if weight is None:
+        address = 0
+    else:
+        assert weight.shape == (width,)
+        address = _integers(weight, torch.bfloat16) if half_weight else _floats(weight)
+    rows = x.numel() // width
+    _native.rms_norm(_floats(x), rows, width, address, half_weight, eps, out.data_ptr())
+    return out
+
+
+def rope(x: Tensor, table: Tensor, inverse: bool = False) -> Tensor:
+    """Rotate the last dimensions of every row by its position; see `ops.rotary.rope`."""
+    rows, width = x.shape[0], x.shape[-1]
+    heads = x.shape[1] if x.dim() == 3 else 1
+    half = table.shape[2]
+    assert table.shape == (rows, 2, half)
+    assert 2 * half <= width
+    out = torch.empty_like(x)
+    _native.rope(_floats(x), rows, heads, width, _floats(table), half, inverse, out.data_ptr())
+    return out
+
+
+def swiglu(gate: Tensor, up: Tensor, limit: float) -> Tensor:
+    """Clamped gated unit; see `ops.route.swiglu`."""
+    assert gate.shape == up.shape
+    out = torch.empty_like(gate)
+    _native.swiglu(_floats(gate), _floats(up), gate.numel(), limit, out.data_ptr())
+    return out
+
+
+def hyper_pre(
+    streams: Tensor,
+    fn: Tensor,
+    base: Tensor,
+    scale: Tensor,
+    iterations: int,
+    eps: float,
+    norm_eps: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Mix the residual streams into a sub-layer's input; see `ops.hyper.hyper_pre`."""
+    rows, count, width = streams.shape
+    assert count <= _MAX_STREAMS
+    assert fn.shape == (count * (2 + count), count * width)
+    assert base.shape[0] == fn.shape[0]
+    assert scale.shape[0] == 3
+    out = torch.empty((rows, width))
+    post = torch.empty((rows, count))
+    mixing = torch.empty((rows, count, count))
+    _native.hyper_pre(
+        _floats(streams),
+        rows,
+        count,
+        width,
+        _floats(fn),
+        _floats(base),
+        _floats(scale),
+        iterations,
+        eps,
+        norm_eps,
+        out.data_ptr(),
+        post.data_ptr(),
+        mixing.data_ptr(),
+    )
+    return out, post, mixing
+
+
+def hyper_head(
+    streams: Tensor, fn: Tensor, base: Tensor, scale: Tensor, eps: float, norm_eps: float
+) -> Tensor:
+    """Collapse the streams into one; see `ops.hyper.hyper_head`."""
+    rows, count, width = streams.shape
+    assert count <= _MAX_STREAMS
+    assert fn.shape == (count, count * width)
+    assert base.shape[0] == count
+    out = torch.empty((rows, width))
+    _native.hyper_head(
+        _floats(streams),
+        rows,
+        count,
+        width,
+        _floats(fn),
+        _floats(base),
+        _floats(scale),
+        eps,
+        norm_eps,
+        out.data_ptr(),
+    )
+    return out
+
+
+def hyper_post(output: Tensor, streams: Tensor, post: Tensor, mixing: Tensor) -> Tensor:
+    """Write a sub-layer's output back into the streams; see `ops.hyper.hyper_post`."""
+    rows, count, width = streams.shape
+    assert count <= _MAX_STREAMS
+    assert output.shape == (rows, width)
+    assert post.shape == (rows, count)
+    assert mixing.shape == (rows, count, count)
+    out = torch.empty_like(streams)
+    _native.hyper_post(
+        _floats(output),
+        _floats(streams),
+        rows,
+        count,
+        width,
+        _floats(post),
+        _floats(mixing),
+        out.data_ptr(),
+    )
+    return out
+
+
+def attend(
+    q: Tensor,
+    window_keys: Tensor,
+    window_index: Tensor,
+    entry_keys: Tensor,
+    entry_index: Tensor,
+    sink: Tensor,
+    scale: float,
+) -> Tensor:
+    """Attend every row to its own keys; see `ops.attend.attend`. Indices are not checked."""
+    rows, heads, width = q.shape
+    assert window_keys.shape[1] == entry_keys.shape[1] == width
+    assert window_index.shape[0] == entry_index.shape[0] == rows
+    assert sink.shape[0] == heads
+    out = torch.empty_like(q)
+    _native.attend(
+        _floats(q),
+        rows,
+        heads,
+        width,
+        _floats(window_keys),
+        _integers(window_index, torch.int32),
+        window_index.shape[1],
+        _floats(entry_keys),
+        _integers(entry_index, torch.int32),
+        entry_index.shape[1],
+        _floats(sink),
+        scale,
+        out.data_ptr(),
+    )
+    return out
+
+
+def index_scores(
+    q: Tensor, weights: Tensor, keys: Tensor, first: Tensor, visible: Tensor, entries: int
+) -> Tensor:
+    """Score the entries a row can see; see `ops.index.index_scores`."""
+    rows, heads, width = q.shape
+    assert weights.shape == (rows, heads)
+    assert keys.shape[1] == width
+    assert first.shape[0] == visible.shape[0] == rows
+    out = torch.empty((rows, entries))
+    _native.index_scores(
+        _floats(q),
+        rows,
+        heads,
+        width,
+        _floats(weights),
+        _floats(keys),
+        _integers(first, torch.int64),
+        _integers(visible, torch.int64),
+        entries,
+        out.data_ptr(),
+    )
+    return out
+
+
+def moe(
+    x: Tensor, ids: Tensor, weights: Tensor, w1: Packed, w3: Packed, w2: Packed, limit: float
+) -> Tensor:
+    """Run every row through its experts; see `ops.moe.moe`.
+
+    Raises:
+        IndexError: an id names no expert of the banks.
+    """
+    rows, hidden = x.shape
+    topk = ids.shape[1]
+    experts, inner, _ = w1.codes.shape
+    assert w1.format is w3.format is w2.format is Format.MXFP4
+    assert w1.codes.shape == w3.codes.shape == (experts, inner, hidden // 2)
+    assert w2.codes.shape == (experts, hidden, inner // 2)
+    assert ids.shape == weights.shape == (rows, topk)
+    out = torch.empty((rows, hidden))
+    _native.moe(
+        _floats(x),
+        rows,
+        hidden,
+        _integers(ids, torch.int64),
+        _floats(weights),
+        topk,
+        experts,
+        inner,
+        *_bank(w1),
+        *_bank(w3),
+        *_bank(w2),
+        limit,
+        out.data_ptr(),
+    )
+    return out
+
+
+def _bank(bank: Packed) -> tuple[int, int]:
+    return _integers(bank.codes, torch.uint8), _integers(bank.scales, torch.uint8)
