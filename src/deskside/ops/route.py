@@ -24,7 +24,7 @@ def route(logits: Tensor, bias: Tensor, topk: int, scale: float) -> tuple[Tensor
     """
     scores = softplus(logits).sqrt()
     order = torch.sort(scores + bias, dim=1, descending=True, stable=True).indices
-    ids = order[:, :topk]
+    ids = order[:, :topk].contiguous()
     return ids, _weights(scores.gather(1, ids), scale)
 
 

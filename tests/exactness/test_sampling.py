@@ -1,0 +1,101 @@
+"""Drawing: the law of drawn tokens equals the distribution that temperature, top-k and top-p leave."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from deskside.core import Request, SamplingParams
+from deskside.engine.sampler import Draw, sample
+from deskside.ops.sample import draw, greedy, target_distribution
+
+LOGITS = torch.tensor([1.0, 3.0, 2.0, 3.0, -1.0])
+
+
+def softmax(values: list[float]) -> list[float]:
+    top = max(values)
+    weights = [math.exp(value - top) for value in values]
+    return [weight / sum(weights) for weight in weights]
+
+
+def expected(temperature: float, top_k: int, top_p: float) -> list[float]:
+    """Enumerate the definition with plain floats, ties to the lower token."""
+    scaled = [value / temperature for value in LOGITS.tolist()]
+    order = sorted(range(len(scaled)), key=lambda token: (-scaled[token], token))
+    order = order[: top_k or len(order)]
+    mass = softmax([scaled[token] for token in order])
+    kept, total = [], 0.0
+    for token, part in zip(order, mass, strict=True):
+        if total < top_p:
+            kept.append((token, part))
+        total += part
+    whole = sum(part for _, part in kept)
+    law = [0.0] * len(scaled)
+    for token, part in kept:
+        law[token] = part / whole
+    return law
+
+
+@pytest.mark.parametrize("temperature", [0.3, 1.0, 2.5])
+@pytest.mark.parametrize("top_k", [0, 1, 2, 4, 99])
+@pytest.mark.parametrize("top_p", [1.0, 0.9, 0.45, 0.01])
+def test_distribution_is_the_definition(temperature: float, top_k: int, top_p: float) -> None:
+    law = target_distribution(LOGITS, temperature, top_k, top_p)
+    assert law.tolist() == pytest.approx(expected(temperature, top_k, top_p), abs=1e-12)
+
+
+def test_draws_follow_the_distribution() -> None:
+    law = torch.tensor([0.2, 0.0, 0.5, 0.3, 0.0], dtype=torch.float64)
+    count = 1000
+    found = [0] * 5
+    for step in range(count):
+        found[int(draw(law, (step + 0.5) / count))] += 1
+    assert found == [200, 0, 500, 300, 0]
+
+
+def test_the_edges_of_a_draw_never_leave_the_support() -> None:
+    law = torch.tensor([0.0, 0.7, 0.0, 0.3, 0.0], dtype=torch.float64)
+    assert int(draw(law, 0.0)) == 1
+    assert int(draw(law, 1 - 2.0**-53)) == 3
+    assert int(draw(law / 3, 1 - 2.0**-53)) == 3
+
+
+def test_greedy_takes_the_lower_of_two() -> None:
+    rows = torch.stack((LOGITS, LOGITS.flip(0), torch.zeros(5)))
+    assert greedy(rows).tolist() == [1, 1, 0]
+
+
+def drawn(logits: Tensor, seed: int, positions: range, **options: float) -> list[int]:
+    params = SamplingParams(seed=seed, **options)  # type: ignore[arg-type]
+    draws = [Draw(Request((1,), params), seed, position) for position in positions]
+    return sample(logits.expand(len(positions), -1), draws)
+
+
+def test_same_seed_same_tokens_in_any_company() -> None:
+    whole = drawn(LOGITS, 42, range(60))
+    assert whole == [drawn(LOGITS, 42, range(at, at + 1))[0] for at in range(60)]
+    assert whole != drawn(LOGITS, 43, range(60))
+    assert len(set(whole)) > 1
+
+
+def test_sampled_tokens_pass_a_chi_square_test() -> None:
+    count = 5000
+    tokens = drawn(LOGITS, 7, range(count), temperature=1.3, top_k=4, top_p=0.95)
+    law = expected(1.3, 4, 0.95)
+    assert all(law[token] > 0 for token in tokens)
+    statistic = sum(
+        (tokens.count(token) - count * part) ** 2 / (count * part)
+        for token, part in enumerate(law)
+        if part
+    )
+    assert statistic < 16.3  # 3 degrees of freedom, p = 0.001
+
+
+def test_mixed_rows_draw_as_alone() -> None:
+    mixed = [
+        Draw(Request((1,), SamplingParams(temperature=0)), 1, 5),
+        Draw(Request((1,), SamplingParams(temperature=1)), 1, 5),
+    ]
+    tokens = sample(LOGITS.expand(2, -1), mixed)
+    assert tokens == [sample(LOGITS.expand(1, -1), [one])[0] for one in mixed]

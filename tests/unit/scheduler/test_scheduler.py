@@ -1,0 +1,110 @@
+"""The scheduler: order, budgets, admission by pages, and what can never run."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from deskside.core import Emission, FinishReason, Request, SamplingParams, StepOutput, StepPlan
+from deskside.errors import InputError
+from deskside.scheduler.admission import Admissions
+from deskside.scheduler.scheduler import Scheduler, StepLimits
+
+
+def make(pages: int = 10, places: int = 4, chunk: int = 100, step: int = 20) -> Scheduler:
+    return Scheduler(Admissions(pages, places, vocab=50), StepLimits(chunk, step))
+
+
+def request(prompt: int, output: int = 10) -> Request:
+    return Request((1,) * prompt, SamplingParams(max_tokens=output, seed=1))
+
+
+def run(scheduler: Scheduler, plan: StepPlan, ending: Sequence[int] = ()) -> None:
+    emissions = {}
+    for span in plan.spans:
+        finish = FinishReason.STOP if span.sequence in ending else None
+        emissions[span.sequence] = Emission(span.rows, (7,) if span.samples else (), finish)
+    scheduler.learn(StepOutput(plan.step, emissions))
+
+
+def shapes(plan: StepPlan) -> list[tuple[int, int, int, bool]]:
+    return [(s.sequence, s.start, s.rows, s.samples) for s in plan.spans]
+
+
+def test_a_prompt_goes_in_chunks_and_only_the_last_samples() -> None:
+    scheduler = make(chunk=100)
+    scheduler.submit(request(250))
+    seen = []
+    for _ in range(4):
+        plan = scheduler.plan_step()
+        seen += shapes(plan)
+        run(scheduler, plan)
+    assert seen == [(0, 0, 100, False), (0, 100, 100, False), (0, 200, 50, True), (0, 250, 1, True)]
+
+
+def test_streams_come_first_and_keep_the_step_short() -> None:
+    scheduler = make(chunk=100, step=20)
+    scheduler.submit(request(5))
+    run(scheduler, scheduler.plan_step())
+    scheduler.submit(request(60))
+    assert shapes(scheduler.plan_step()) == [(0, 5, 1, True), (1, 0, 19, False)]
+
+
+def test_short_prompts_share_a_step() -> None:
+    scheduler = make(chunk=100)
+    for size in (30, 40, 50):
+        scheduler.submit(request(size))
+    assert shapes(scheduler.plan_step()) == [(0, 0, 30, True), (1, 0, 40, True), (2, 0, 30, False)]
+
+
+def test_pages_are_counted_with_the_output_and_nobody_overtakes() -> None:
+    scheduler = make(pages=3)
+    scheduler.submit(request(120, output=100))  # 2 pages
+    scheduler.submit(request(129, output=10))  # 2 pages: waits
+    scheduler.submit(request(5))  # 1 page: would fit, but came later
+    plan = scheduler.plan_step()
+    assert [a.sequence for a in plan.admissions] == [0]
+    run(scheduler, plan, ending=[0])
+    assert [a.sequence for a in scheduler.plan_step().admissions] == [1, 2]
+
+
+def test_places_are_limited() -> None:
+    scheduler = make(places=2)
+    for _ in range(3):
+        scheduler.submit(request(5))
+    assert len(scheduler.plan_step().admissions) == 2
+
+
+def test_abort_of_waiting_and_running() -> None:
+    scheduler = make(places=1)
+    scheduler.submit(request(5))
+    scheduler.submit(request(5))
+    run(scheduler, scheduler.plan_step())
+    scheduler.abort(scheduler.submit(request(5))[0])
+    scheduler.abort(0)  # type: ignore[arg-type]
+    scheduler.abort(0)  # type: ignore[arg-type]
+    plan = scheduler.plan_step()
+    assert (plan.aborts, [a.sequence for a in plan.admissions]) == ((0,), [1])
+    run(scheduler, plan, ending=[1])
+    assert scheduler.idle
+
+
+def test_a_request_without_seed_gets_one() -> None:
+    scheduler = make()
+    sequence, seed = scheduler.submit(Request((1,), SamplingParams()))
+    assert 0 <= seed < 2**63
+    (admission,) = scheduler.plan_step().admissions
+    assert (admission.sequence, admission.request.params.seed) == (sequence, seed)
+
+
+@pytest.mark.parametrize(
+    ("refused", "word"),
+    [
+        (Request(()), "empty"),
+        (Request((50,)), "vocabulary"),
+        (Request((-1,)), "vocabulary"),
+        (request(1271), "--kv-tokens"),
+    ],
+)
+def test_what_can_never_run_is_refused_at_once(refused: Request, word: str) -> None:
+    with pytest.raises(InputError, match=word):
+        make(pages=10).submit(refused)
