@@ -13,8 +13,7 @@ __all__ = ["Rates"]
 class Rates:
     """Counts and seconds of one request.
 
-    `prefill_s` runs from the start of the prompt's forward to the first token, `decode_s` from
-    there to the last token.
+    `prefill_s` runs from submission to the first token, `decode_s` from there to the last one.
     """
 
     prompt_tokens: int
