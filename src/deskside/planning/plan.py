@@ -1,0 +1,269 @@
+"""One frozen plan from a model's shapes, a machine's facts and the options, before any weight.
+
+Owns the bytes of every component, the capacity of the cache, and the verdict with need, have and
+knob. A load does what the plan says. All arithmetic but `plan_folder`, which reads config.json and
+the machine for it.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import Any
+
+from deskside.config import EngineOptions
+from deskside.errors import CapacityError, InputError
+from deskside.layout.folder import resolve
+from deskside.layout.kv import PAGE, KvFormat, check_format, pages_for
+from deskside.layout.names import Component, tensors
+from deskside.machine.machine import Machine, read_machine
+from deskside.planning.amounts import amount
+from deskside.planning.capacity import Capacity, auto_pages, largest
+from deskside.planning.report import as_json, as_lines
+from deskside.planning.workspace import workspace_bytes
+from deskside.spec import CSA_RATIO, ModelSpec, read_config
+
+__all__ = ["ComponentBytes", "Plan", "PlanOptions", "make_plan", "plan_folder"]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanOptions:
+    """What a plan depends on besides model and machine.
+
+    `kv_tokens` None lets the plan choose. `drafter` says whether the drafter's weights are held.
+    """
+
+    kv_tokens: int | None = None
+    kv_format: KvFormat = KvFormat.FP8
+    tensor_parallel: int = 1
+    max_running: int = 8
+    prefill_chunk: int = 2048
+    step_tokens: int = 256
+    drafter: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse counts below one, naming the option."""
+        for flag, count in (
+            ("--kv-tokens", self.kv_tokens),
+            ("--tp", self.tensor_parallel),
+            ("--max-running", self.max_running),
+            ("--prefill-chunk", self.prefill_chunk),
+            ("--step-tokens", self.step_tokens),
+        ):
+            if count is not None and count < 1:
+                raise InputError(f"{flag} must be at least 1, got {count}")
+
+    @staticmethod
+    def of(options: EngineOptions) -> "PlanOptions":
+        """Take the part of the engine's options that decides about memory."""
+        return PlanOptions(
+            kv_tokens=None if options.kv_tokens == "auto" else options.kv_tokens,
+            kv_format=KvFormat(options.kv_format),
+            max_running=options.max_running,
+            prefill_chunk=options.prefill_chunk,
+            step_tokens=options.step_tokens,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ComponentBytes:
+    """Bytes of one component: in the checkpoint, of one rank's part, and held by one rank.
+
+    Held differs from the rank's part only where a component is not loaded: no type is changed.
+    """
+
+    component: Component
+    split: bool
+    stored: int
+    rank: int
+    held: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a load will take and hold. Bytes are of one rank unless they say otherwise."""
+
+    spec: ModelSpec
+    machine: Machine
+    options: PlanOptions
+    components: tuple[ComponentBytes, ...]
+    capacity: Capacity
+    workspace: int
+    knob: str | None
+
+    @property
+    def weights(self) -> int:
+        """Bytes of weights held by one rank."""
+        return sum(component.held for component in self.components)
+
+    @property
+    def stored(self) -> int:
+        """Bytes of weights in the checkpoint."""
+        return sum(component.stored for component in self.components)
+
+    @property
+    def need(self) -> int:
+        """Bytes that all ranks of this machine take together."""
+        rank = self.weights + self.capacity.nbytes + self.workspace
+        return rank * self.options.tensor_parallel
+
+    @property
+    def have(self) -> int:
+        """Bytes that this process may still take."""
+        return self.machine.memory.available
+
+    @property
+    def fits(self) -> bool:
+        """Whether need is at most have."""
+        return self.need <= self.have
+
+    @property
+    def kv_pages(self) -> int:
+        """Pages of 128 tokens."""
+        return self.capacity.pages
+
+    @property
+    def kv_tokens(self) -> int:
+        """Tokens of all sequences together."""
+        return self.capacity.tokens
+
+    @property
+    def max_running(self) -> int:
+        """Sequence slots."""
+        return self.capacity.slots
+
+    def require_fit(self) -> None:
+        """Refuse a load that would not fit.
+
+        Raises:
+            CapacityError: with need, have and the option to change.
+        """
+        if not self.fits:
+            parts = (
+                f"weights {amount(self.weights)}, KV {amount(self.capacity.nbytes)}, "
+                f"workspace {amount(self.workspace)}"
+            )
+            raise CapacityError(
+                f"does not fit: need {amount(self.need)} ({parts}), have {amount(self.have)}; "
+                f"{self.knob}"
+            )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the plan as plain values, all sizes in bytes."""
+        return as_json(self)
+
+    def report(self) -> str:
+        """Return the plan as lines to read."""
+        return "\n".join(as_lines(self))
+
+
+def make_plan(spec: ModelSpec, machine: Machine, options: PlanOptions) -> Plan:
+    """Plan a load.
+
+    Raises:
+        InputError: the options cannot be obeyed for this model whatever the memory: a cut through
+            a block or a head, or a cache format that its widths do not allow.
+    """
+    check_format(spec, options.kv_format)
+    _check_ranks(spec, options.tensor_parallel)
+    components = _components(spec, options)
+    pages = _pages(spec, machine, options, components)
+    capacity = Capacity.of(spec, options.kv_format, pages, options.max_running)
+    plan = Plan(
+        spec, machine, options, components, capacity, _workspace(spec, options, pages), None
+    )
+    return plan if plan.fits else replace(plan, knob=_knob(plan))
+
+
+def plan_folder(model: str, options: EngineOptions) -> Plan:
+    """Plan a load of a folder or built-in name on this machine; config.json is enough.
+
+    Raises:
+        InputError: no such folder, or options that cannot be obeyed.
+        CheckpointError: config.json is missing or not served.
+    """
+    folder = resolve(model)
+    spec = ModelSpec.from_config(read_config(folder), str(folder / "config.json"))
+    return make_plan(spec, read_machine(), PlanOptions.of(options))
+
+
+def _check_ranks(spec: ModelSpec, ranks: int) -> None:
+    """Refuse ranks that would cut a head or an output group."""
+    counts = [("output groups", spec.o_groups), ("attention heads", spec.heads)]
+    if CSA_RATIO in spec.ratios:
+        counts.append(("index heads", spec.index_heads))
+    for what, count in counts:
+        if count % ranks:
+            raise InputError(f"--tp {ranks} cannot share {count} {what} evenly; use a divisor")
+
+
+def _components(spec: ModelSpec, options: PlanOptions) -> tuple[ComponentBytes, ...]:
+    stored: Counter[Component] = Counter()
+    rank: Counter[Component] = Counter()
+    split: set[Component] = set()
+    for tensor in tensors(spec):
+        stored[tensor.component] += tensor.nbytes
+        rank[tensor.component] += tensor.rank_bytes(options.tensor_parallel)
+        if tensor.axis is not None:
+            split.add(tensor.component)
+    return tuple(
+        ComponentBytes(
+            component,
+            component in split,
+            stored[component],
+            rank[component],
+            0 if component.drafter and not options.drafter else rank[component],
+        )
+        for component in Component
+        if component in stored
+    )
+
+
+def _workspace(spec: ModelSpec, options: PlanOptions, pages: int) -> int:
+    rows = max(options.prefill_chunk, options.step_tokens) + options.max_running
+    tokens = min(pages * PAGE, spec.max_positions)
+    return workspace_bytes(spec, min(rows, pages * PAGE), options.max_running, tokens)
+
+
+def _pages(
+    spec: ModelSpec, machine: Machine, options: PlanOptions, components: tuple[ComponentBytes, ...]
+) -> int:
+    """Return the pages asked for, or those that auto takes."""
+    if options.kv_tokens is not None:
+        return pages_for(options.kv_tokens)
+    ranks = options.tensor_parallel
+    weights = sum(component.held for component in components)
+    bare = Capacity.of(spec, options.kv_format, 0, options.max_running).nbytes
+
+    def free(pages: int) -> int:
+        rest = weights + bare + _workspace(spec, options, pages)
+        return (machine.memory.available - ranks * rest) // ranks
+
+    return auto_pages(spec, options.kv_format, free)
+
+
+def _knob(plan: Plan) -> str:
+    """Return the words that say which option makes it fit, changing as little as possible."""
+
+    def fits(**changed: int) -> bool:
+        options = replace(plan.options, **changed)  # type: ignore[arg-type]
+        pages = pages_for(options.kv_tokens or plan.kv_tokens)
+        capacity = Capacity.of(plan.spec, options.kv_format, pages, options.max_running)
+        workspace = _workspace(plan.spec, options, pages)
+        return replace(plan, options=options, capacity=capacity, workspace=workspace).fits
+
+    pages = largest(plan.kv_pages, lambda n: fits(kv_tokens=n * PAGE))
+    if pages:
+        return f"use --kv-tokens {pages * PAGE}"
+    running = largest(plan.max_running, lambda n: fits(kv_tokens=PAGE, max_running=n))
+    if running:
+        return f"use --kv-tokens {PAGE} --max-running {running}"
+    chunk = largest(
+        plan.options.prefill_chunk,
+        lambda n: fits(kv_tokens=PAGE, max_running=1, prefill_chunk=n, step_tokens=n),
+    )
+    if chunk:
+        rows = f"--prefill-chunk {chunk} --step-tokens {chunk}"
+        return f"use --kv-tokens {PAGE} --max-running 1 {rows}"
+    return (
+        f"no option helps: the weights alone take {amount(plan.weights)} a rank; use a machine "
+        "with more free memory, or a smaller checkpoint"
+    )
