@@ -63,3 +63,18 @@ def test_scales_of_another_shape_are_refused() -> None:
     whole = packed(Format.MXFP4, 8, 96)
     with pytest.raises(AssertionError):
         Packed(whole.codes, whole.scales[:, :2].contiguous(), whole.format)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", list(Format))
+def test_a_gpu_gives_the_same_bits(kind: Format) -> None:
+    codec = mxfp4 if kind is Format.MXFP4 else fp8
+    generator = torch.Generator().manual_seed(7)
+    for exponent in (-130, -20, 0, 100):
+        values = torch.randn(256, 512, generator=generator) * 2.0**exponent
+        codes, scales = codec.encode(values)
+        far_codes, far_scales = codec.encode(values.cuda())
+        assert torch.equal(scales, far_scales.cpu())
+        assert torch.equal(codes.view(torch.uint8), far_codes.view(torch.uint8).cpu())
+        near, far = codec.decode(codes, scales), codec.decode(far_codes, far_scales).cpu()
+        assert torch.equal(near.view(torch.int32), far.view(torch.int32))
