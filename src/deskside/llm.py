@@ -81,6 +81,11 @@ class LLM:
         """The plan that was obeyed."""
         return self._runtime.plan
 
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of the allocated cache; the plan's figure."""
+        return self._runtime.state.nbytes
+
     def stream(
         self, prompt: str | Sequence[int], params: SamplingParams | None = None
     ) -> Iterator[Delta]:

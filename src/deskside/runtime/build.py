@@ -1,0 +1,108 @@
+"""The composition root: from a checkpoint's name and options to a runtime that can step.
+
+The order matters: plan and refuse, judge the headers, then allocate, load, and put the parts
+together. Nothing changes configuration afterwards.
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from deskside.checkpoint.index import Checkpoint
+from deskside.checkpoint.loader import stream
+from deskside.config import EngineOptions
+from deskside.core import Request
+from deskside.engine.engine import Engine, Owners
+from deskside.engine.inputs import BatchBuilder
+from deskside.kernels import native
+from deskside.layout.folder import resolve
+from deskside.model.flash import Flash
+from deskside.model.weights import assemble
+from deskside.ops.opset import OpSet
+from deskside.planning.plan import Plan, plan_folder
+from deskside.scheduler.admission import Admissions
+from deskside.scheduler.scheduler import Scheduler, StepLimits
+from deskside.speculate.stop import StopRule
+from deskside.state.kv import KvState
+from deskside.text.tokenizer import Tokenizer
+
+__all__ = ["Runtime", "build"]
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """A loaded model with its scheduler and engine, and the plan it obeys."""
+
+    plan: Plan
+    tokenizer: Tokenizer
+    scheduler: Scheduler
+    engine: Engine
+    state: KvState
+
+
+def build(model: str, options: EngineOptions, progress: Progress | None = None) -> Runtime:
+    """Plan, check and load a checkpoint.
+
+    Args:
+        model: a folder in the 0731 layout, or the name of one that ships.
+        options: how to run it.
+        progress: is told bytes read and bytes in all.
+
+    Raises:
+        CapacityError: it does not fit; no weight was read.
+        CheckpointError: the folder does not hold a whole checkpoint; no weight was read.
+    """
+    plan = plan_folder(model, options)
+    plan.require_fit()
+    checkpoint = Checkpoint.open(resolve(model))
+    tokenizer = Tokenizer.open(checkpoint.folder)
+    tokenizer.check(plan.spec, str(checkpoint.folder / "tokenizer.json"))
+    target = _load(checkpoint, _operations(options), progress)
+    state = KvState.allocate(
+        plan.spec, plan.options.kv_format, plan.kv_pages, plan.max_running
+    )
+    owners = Owners.allocate(state, plan.kv_pages, plan.max_running)
+    return Runtime(
+        plan=plan,
+        tokenizer=tokenizer,
+        scheduler=_scheduler(plan),
+        engine=Engine(
+            target,
+            state,
+            owners,
+            BatchBuilder(plan.spec, owners.pages, owners.rings),
+            _stop_rules(plan, tokenizer),
+        ),
+        state=state,
+    )
+
+
+def _operations(options: EngineOptions) -> OpSet:
+    """Set the thread count and choose bodies; the definitions stay where nothing is compiled."""
+    threads = len(os.sched_getaffinity(0)) if options.threads == "auto" else options.threads
+    torch.set_num_threads(threads)
+    if options.kernels == "plain":
+        return OpSet()
+    native.set_threads(threads)
+    return OpSet().replaced(native.bodies())
+
+
+def _load(checkpoint: Checkpoint, ops: OpSet, progress: Progress | None) -> Flash:
+    loaded = stream(checkpoint, lambda tensor: not tensor.component.drafter, progress)
+    weights = assemble(((tensor.name, values) for tensor, values in loaded), checkpoint.spec)
+    return Flash(weights, checkpoint.spec, ops)
+
+
+def _scheduler(plan: Plan) -> Scheduler:
+    return Scheduler(
+        Admissions(plan.kv_pages, plan.max_running, plan.spec.vocab),
+        StepLimits(plan.options.prefill_chunk, plan.options.step_tokens),
+    )
+
+
+def _stop_rules(plan: Plan, tokenizer: Tokenizer) -> Callable[[Request], StopRule]:
+    return lambda request: StopRule(request, plan.spec.eos, tokenizer.text_bytes)
