@@ -43,7 +43,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """What one step added: text that is certain, and the tokens behind it; the last has a result."""
+    """What one step added: certain text and the tokens behind it; the last has a result."""
 
     text: str
     tokens: tuple[int, ...]

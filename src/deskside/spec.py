@@ -266,7 +266,7 @@ class _Fields:
         ):
             if quantization.get(name) != value:
                 raise CheckpointError(f"{self.where}: quantization_config.{name} must be {value!r}")
-        for name, value in (
+        for name, required in (
             ("scoring_func", "sqrtsoftplus"),
             ("topk_method", "noaux_tc"),
             ("norm_topk_prob", True),
@@ -275,8 +275,8 @@ class _Fields:
             ("tie_word_embeddings", False),
             ("attention_bias", False),
         ):
-            if self.get(name) != value:
-                raise CheckpointError(f"{self.where}: field {name!r} must be {value!r}")
+            if self.get(name) != required:
+                raise CheckpointError(f"{self.where}: field {name!r} must be {required!r}")
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -291,7 +291,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-        raise CheckpointError(f"{path}: is not JSON ({str(error):.80})") from error
+        raise CheckpointError(f"{path}: is not JSON ({error!s:.80})") from error
     if not isinstance(value, dict):
         raise CheckpointError(f"{path}: must hold a JSON object")
     return value

@@ -1,7 +1,5 @@
 """A row's bits never depend on its neighbours: any chunking, company and thread count."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from torch import Tensor
@@ -17,10 +15,10 @@ CHANGES = {"head_dim": 128, "qk_rope_head_dim": 64, "index_head_dim": 64, "hidde
 
 
 @pytest.fixture(scope="module", params=list(KvFormat))
-def rig(request: pytest.FixtureRequest) -> Iterator[Rig]:
+def rig(request: pytest.FixtureRequest) -> Rig:
     config = {**TINY, **CHANGES}
     weights = native_weights(random_peer(config, seed=3))
-    yield Rig(weights, ModelSpec.from_config(config), request.param, OpSet())
+    return Rig(weights, ModelSpec.from_config(config), request.param, OpSet())
 
 
 @pytest.fixture(scope="module")

@@ -73,7 +73,11 @@ def test_forward_on_shapes_alone(rig: Rig, history: int, rows: int) -> None:
         rig.chunked(random_ids(rig.spec, history, seed=1), [history])
     else:
         rig.owners.tokens.admit(SequenceId(0), ())
-    spans = [Span(SequenceId(0), history, 1, min(rows - 1, 5)) if rows <= 6 else Span(SequenceId(0), history, rows)]
+    spans = [
+        Span(SequenceId(0), history, 1, min(rows - 1, 5))
+        if rows <= 6
+        else Span(SequenceId(0), history, rows)
+    ]
     with rig.ledger.open(spans):
         batch = rig.builder.build(spans, random_ids(rig.spec, rows, seed=2))
     mode = FakeTensorMode()

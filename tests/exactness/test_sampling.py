@@ -1,4 +1,4 @@
-"""Drawing: the law of drawn tokens equals the distribution that temperature, top-k and top-p leave."""
+"""Drawing: tokens follow the law that temperature, top-k and top-p leave."""
 
 import math
 

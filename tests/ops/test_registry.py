@@ -46,10 +46,18 @@ def present(rows: int, columns: int, limit: int, seed: int) -> Tensor:
 def samples(rows: int) -> dict[str, list[tuple[tuple[Any, ...], tuple[int, ...]]]]:
     """For each operation: arguments, and which of them have rows."""
     table = torch.stack((floats(rows, 32).cos(), floats(rows, 32).sin()), dim=1)
-    hyper = (floats(24, STREAMS * HIDDEN, seed=2, scale=0.03), floats(24, seed=3), floats(3, seed=4))
+    hyper = (
+        floats(24, STREAMS * HIDDEN, seed=2, scale=0.03),
+        floats(24, seed=3),
+        floats(3, seed=4),
+    )
     head = (floats(4, STREAMS * HIDDEN, seed=2, scale=0.03), floats(4, seed=3), floats(1, seed=4))
     streams = floats(rows, STREAMS, HIDDEN, seed=1)
-    banks = (mx(8, INNER, HIDDEN, seed=1), mx(8, INNER, HIDDEN, seed=2), mx(8, HIDDEN, INNER, seed=3))
+    banks = (
+        mx(8, INNER, HIDDEN, seed=1),
+        mx(8, INNER, HIDDEN, seed=2),
+        mx(8, HIDDEN, INNER, seed=3),
+    )
     x = floats(rows, HIDDEN, seed=1)
     visible = integers(0, KEYS + 1, rows, seed=2)
     weights = [
@@ -95,7 +103,11 @@ def samples(rows: int) -> dict[str, list[tuple[tuple[Any, ...], tuple[int, ...]]
         ],
         "pool": [
             (
-                (floats(rows, 8, WIDTH), floats(rows, 8, WIDTH, seed=1), integers(0, 8, rows, 1) > torch.arange(8)),
+                (
+                    floats(rows, 8, WIDTH),
+                    floats(rows, 8, WIDTH, seed=1),
+                    integers(0, 8, rows, 1) > torch.arange(8),
+                ),
                 (0, 1, 2),
             )
         ],
@@ -115,7 +127,9 @@ def samples(rows: int) -> dict[str, list[tuple[tuple[Any, ...], tuple[int, ...]]
         "select": [((floats(rows, KEYS), 40), (0,))],
         "route": [((floats(rows, 8), floats(8, seed=1), 2, 1.5), (0,))],
         "route_hashed": [((floats(rows, 8), integers(0, 8, rows, 2), 1.5), (0, 1))],
-        "swiglu": [((floats(rows, INNER, scale=8.0), floats(rows, INNER, seed=1, scale=8.0), 10.0), (0, 1))],
+        "swiglu": [
+            ((floats(rows, INNER, scale=8.0), floats(rows, INNER, seed=1, scale=8.0), 10.0), (0, 1))
+        ],
         "moe": [
             (
                 (x, integers(-1, 8, rows, 2), floats(rows, 2, seed=3), *banks, 10.0),

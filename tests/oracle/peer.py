@@ -121,9 +121,7 @@ def random_peer(config: Mapping[str, Any], seed: int) -> DeepseekV4ForCausalLM:
     return peer
 
 
-def _random(
-    name: str, like: Tensor, draw: torch.Generator, config: Mapping[str, Any]
-) -> Tensor:
+def _random(name: str, like: Tensor, draw: torch.Generator, config: Mapping[str, Any]) -> Tensor:
     if name.endswith("tid2eid"):
         order = torch.rand(like.shape[0], config["n_routed_experts"], generator=draw)
         return order.argsort(1)[:, : like.shape[1]].to(like.dtype)

@@ -1,7 +1,5 @@
 """The trunk against an independent implementation: every position's logits within 1e-4."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from torch import Tensor
@@ -38,10 +36,10 @@ class Judged:
 
 
 @pytest.fixture(scope="module")
-def judged() -> Iterator[Judged]:
+def judged() -> Judged:
     judged = Judged()
     assert judged.logits.std() > 0.1, "a text whose logits say nothing judges nothing"
-    yield judged
+    return judged
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,7 @@
 """All owners at once: random reserve, commit and release against a replay of kept rows alone.
 
-Two sets of owners live side by side. One takes spans with proposals that are partly rejected, aborts
-and failures; the other takes only the rows that stayed, one by one. What can be read must be equal
+Two sets of owners live side by side. One takes spans with proposals that are partly rejected,
+aborts and failures; the other takes only the rows that stayed, one by one. What can be read must be equal
 bit for bit. A new owner is covered by adding it to `Owners`.
 """
 
@@ -54,7 +54,9 @@ class World:
         def stage(ring: Ring | None) -> Tensor | None:
             if ring is None:
                 return None
-            rows = [content(t, p, ring.storage.shape[2]) for t, p in zip(ids, positions, strict=True)]
+            rows = [
+                content(t, p, ring.storage.shape[2]) for t, p in zip(ids, positions, strict=True)
+            ]
             return ring.extend(torch.stack(rows), batch.slots, batch.stage[ring.length])
 
         for layer, ratio in zip(self.state.layers, self.spec.ratios, strict=True):
@@ -81,9 +83,8 @@ class World:
                 if ring is not None:
                     at = [p % ring.length for p in range(max(0, end - ring.length), end)]
                     seen.append(ring.storage[slot, at])
-            for pool in (layer.entries, layer.index_keys):
-                if pool is not None:
-                    seen.append(pool.read(table)[: end // ratio])
+            pools = (pool for pool in (layer.entries, layer.index_keys) if pool is not None)
+            seen += [pool.read(table)[: end // ratio] for pool in pools]
         return seen
 
 
@@ -109,7 +110,7 @@ class OwnersMachine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def step(self, data: st.DataObject) -> None:
-        spans, ids, kept, steps = [], [], [], []
+        spans, ids, kept = [], [], []
         for sequence in data.draw(st.lists(st.sampled_from([*self.live] or [None]), unique=True)):
             if sequence is None:
                 continue

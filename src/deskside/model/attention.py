@@ -33,9 +33,7 @@ class Attention:
         self._spec = spec
         self._ops = parts.ops
 
-    def forward(
-        self, x: Tensor, batch: Batch, tables: RotaryTables, state: LayerState
-    ) -> Tensor:
+    def forward(self, x: Tensor, batch: Batch, tables: RotaryTables, state: LayerState) -> Tensor:
         """Attend rows [rows, hidden] float32 and project back to [rows, hidden]."""
         spec, ops = self._spec, self._ops
         table = tables.rows(self.ratio)
@@ -60,8 +58,7 @@ class Attention:
     def _project(self, attended: Tensor) -> Tensor:
         groups = attended.flatten(1).chunk(self._spec.o_groups, dim=1)
         parts = [
-            self._ops.linear(group, weight)
-            for group, weight in zip(groups, self.wo_a, strict=True)
+            self._ops.linear(group, weight) for group, weight in zip(groups, self.wo_a, strict=True)
         ]
         joined = torch.cat(parts, dim=1)
         return self._ops.linear(joined, self.wo_b, leaves_of(joined.shape[1]))

@@ -42,7 +42,9 @@ class Compressor:
         """
         values = self._ops.linear(x, self.wkv)
         scores = self._ops.linear(x, self.wgate) + self.ape[batch.positions % self.ratio]
-        raw = carry.extend(torch.cat((values, scores), dim=1), batch.slots, batch.stage[carry.length])
+        raw = carry.extend(
+            torch.cat((values, scores), dim=1), batch.slots, batch.stage[carry.length]
+        )
         emissions = batch.emissions.get(self.ratio)
         if emissions is None:
             return None

@@ -61,9 +61,7 @@ class Indexer:
             return _all_visible(batch.visible[CSA_RATIO], most)
         return self._ops.select(self._scores(x, query, table, batch, state.index_keys), self._topk)
 
-    def _scores(
-        self, x: Tensor, query: Tensor, table: Tensor, batch: Batch, keys: Pool
-    ) -> Tensor:
+    def _scores(self, x: Tensor, query: Tensor, table: Tensor, batch: Batch, keys: Pool) -> Tensor:
         q = self._ops.linear(query, self.wq_b).unflatten(1, (self._heads, self._dim))
         q = self._prepared(self._ops.rope(q, table).flatten(0, 1), keys)
         q = keys.format.decode(keys.format.encode(q)).unflatten(0, (-1, self._heads))

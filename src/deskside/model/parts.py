@@ -1,4 +1,4 @@
-"""What every part of the model is made with: its weights by checkpoint name, shapes and operations."""
+"""What every part of the model is made with: weights by checkpoint name, shapes, operations."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -59,7 +59,9 @@ def _tiles(keys: Tensor, index: Tensor) -> list[tuple[Tensor, Tensor]]:
     short = -index.shape[1] % KEY_TILE
     index = pad(index, (0, short), value=-1)
     return [
-        (keys[part.clamp(min=0)], part < 0) for part in index.split(KEY_TILE, dim=1) if index.numel()
+        (keys[part.clamp(min=0)], part < 0)
+        for part in index.split(KEY_TILE, dim=1)
+        if index.numel()
     ]
 
 

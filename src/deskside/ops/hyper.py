@@ -61,9 +61,7 @@ def hyper_pre(
     count = streams.shape[1]
     projected = _projected(streams, fn, norm_eps)
     pre = torch.sigmoid(projected[:, :count] * scale[0] + base[:count]) + eps
-    post = 2 * torch.sigmoid(
-        projected[:, count : 2 * count] * scale[1] + base[count : 2 * count]
-    )
+    post = 2 * torch.sigmoid(projected[:, count : 2 * count] * scale[1] + base[count : 2 * count])
     mixing = projected[:, 2 * count :] * scale[2] + base[2 * count :]
     mixing = _balanced(mixing.unflatten(1, (count, count)), iterations, eps)
     return _mixed(pre, streams), post, mixing

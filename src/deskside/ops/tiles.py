@@ -34,6 +34,7 @@ def rowwise(*names: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """
 
     def decorate(body: Callable[P, R]) -> Callable[P, R]:
+        run = cast("Callable[..., Any]", body)
         places = {name: i for i, name in enumerate(inspect.signature(body).parameters)}
         rowed = tuple(places[name] for name in names)
 
@@ -47,8 +48,8 @@ def rowwise(*names: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
             for first in range(0, max(rows, 1), ROW_TILE):
                 for i in cut:
                     tile[i] = _tile(args[i], first)  # type: ignore[arg-type]
-                parts.append(body(*tile))  # type: ignore[arg-type]
-            return cast(R, _join(parts, rows))
+                parts.append(run(*tile))
+            return cast("R", _join(parts, rows))
 
         return tiled
 

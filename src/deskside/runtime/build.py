@@ -62,9 +62,7 @@ def build(model: str, options: EngineOptions, progress: Progress | None = None) 
     tokenizer = Tokenizer.open(checkpoint.folder)
     tokenizer.check(plan.spec, str(checkpoint.folder / "tokenizer.json"))
     target = _load(checkpoint, _operations(options), progress)
-    state = KvState.allocate(
-        plan.spec, plan.options.kv_format, plan.kv_pages, plan.max_running
-    )
+    state = KvState.allocate(plan.spec, plan.options.kv_format, plan.kv_pages, plan.max_running)
     owners = Owners.allocate(state, plan.kv_pages, plan.max_running)
     return Runtime(
         plan=plan,

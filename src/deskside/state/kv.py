@@ -140,7 +140,9 @@ class _Allocation:
             rings = [_float_ring(group, nth) for group in carries[ratio]]
             entries = self._pool(ratio, rows)
             if ratio == CSA_RATIO:
-                layers.append(LayerState(window, rings[0], entries, rings[1], self._pool(ratio, keys)))
+                layers.append(
+                    LayerState(window, rings[0], entries, rings[1], self._pool(ratio, keys))
+                )
             else:
                 layers.append(LayerState(window, rings[0], entries))
         groups = [windows, *(group for part in carries.values() for group in part)]
