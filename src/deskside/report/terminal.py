@@ -47,17 +47,19 @@ class Delta(Protocol):
 def show(deltas: Iterable[Delta], out: TextIO | None, *, close_line: bool) -> Result:
     """Write text to `out` as it comes, and return the result.
 
-    The line is closed, if asked, also when an error or a signal ends the text early.
+    The line is closed, if asked, also when an error or a signal ends the text early; where no text
+    was written and no result came, there is no line to close.
     """
-    result = None
+    result, open_line = None, False
     try:
         for delta in deltas:
             result = delta.result
+            open_line = open_line or bool(delta.text) or result is not None
             if out is not None and delta.text:
                 out.write(delta.text)
                 out.flush()
     finally:
-        if out is not None and close_line:
+        if out is not None and close_line and open_line:
             out.write("\n")
             out.flush()
     assert result is not None, "the last delta carries the result"

@@ -1,6 +1,7 @@
-"""Which build this is: version, and the commit it was made from where that is known.
+"""Which build this is: version, the commit it was made from where that is known, and its kernels.
 
-Reads what an installer recorded, or the checkout that the package runs from. Starts no program.
+Reads what an installer recorded, or the checkout that the package runs from. Starts no program and
+loads no torch.
 """
 
 import json
@@ -14,10 +15,19 @@ COMMIT = re.compile(r"[0-9a-f]{40,64}")
 
 
 def describe(package: Path = Path(__file__).parents[1]) -> str:
-    """Return one line such as `deskside 0.1.0 (commit 0123456789ab)`."""
+    """Return one line such as `deskside 0.1.0 (commit 0123456789ab, kernels avx512)`."""
     commit = _recorded_commit() or _checkout_commit(package)
-    version = f"deskside {_version()}"
-    return version if commit is None else f"{version} (commit {commit[:12]})"
+    known = "commit unknown" if commit is None else f"commit {commit[:12]}"
+    return f"deskside {_version()} ({known}, kernels {_kernels()})"
+
+
+def _kernels() -> str:
+    """Return the instruction set that the compiled kernels use on this processor."""
+    try:
+        from deskside.kernels import _native
+    except ImportError:
+        return "not compiled"
+    return _native.tier()
 
 
 def _version() -> str:

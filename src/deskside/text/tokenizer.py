@@ -93,13 +93,14 @@ class Tokenizer:
         """
         if self.vocab_size > spec.vocab:
             raise CheckpointError(
-                f"{where}: tokenizer.json has ids up to {self.vocab_size - 1}, "
-                f"config.json has vocab_size {spec.vocab}"
+                f"{where}: has ids up to {self.vocab_size - 1}, but vocab_size in config.json is "
+                f"{spec.vocab}; both must come from one checkpoint"
             )
         for name, ours, theirs in (("bos", self.bos, spec.bos), ("eos", self.eos, spec.eos)):
             if ours != theirs:
                 raise CheckpointError(
-                    f"{where}: {name} is {ours} in tokenizer.json, {theirs} in config.json"
+                    f"{where}: {name} is id {ours}, but {name}_token_id in config.json is "
+                    f"{theirs}; both must come from one checkpoint"
                 )
 
     def encode(self, text: str) -> tuple[int, ...]:
