@@ -82,25 +82,27 @@ def _header_bytes(path: Path) -> tuple[bytes, int]:
 
 def _entry(path: Path, name: str, value: Any, base: int) -> Stored:
     """Check one header entry by itself."""
-    where = f"{path}: tensor {shown(name)}"
     if not isinstance(value, dict) or value.keys() != {"dtype", "shape", "data_offsets"}:
-        raise CheckpointError(f"{where}: entry must hold dtype, shape and data_offsets; {AGAIN}")
+        raise _damaged(path, name, "entry must hold dtype, shape and data_offsets")
     dtype, shape, offsets = value["dtype"], value["shape"], value["data_offsets"]
     if not isinstance(dtype, str):
-        raise CheckpointError(f"{where}: dtype must be a string; {AGAIN}")
+        raise _damaged(path, name, "dtype must be a string")
     if not isinstance(shape, list) or len(shape) > 8 or not all(map(is_count, shape)):
-        raise CheckpointError(f"{where}: shape must list sizes; {AGAIN}")
+        raise _damaged(path, name, "shape must list sizes")
     if not isinstance(offsets, list) or len(offsets) != 2 or not all(map(is_count, offsets)):
-        raise CheckpointError(f"{where}: data_offsets must be two positions; {AGAIN}")
+        raise _damaged(path, name, "data_offsets must be two positions")
     begin, end = offsets
     if end < begin:
-        raise CheckpointError(f"{where}: ends at {end} before it begins; {AGAIN}")
+        raise _damaged(path, name, f"ends at {end} before it begins")
     nbytes = math.prod(shape) * ITEM_BYTES.get(dtype, 0)
     if dtype in ITEM_BYTES and nbytes != end - begin:
-        raise CheckpointError(
-            f"{where}: {end - begin} bytes set aside, {dtype} {shape} needs {nbytes}; {AGAIN}"
-        )
+        reason = f"{end - begin} bytes set aside, {dtype} {shape} needs {nbytes}"
+        raise _damaged(path, name, reason)
     return Stored(name, dtype, tuple(shape), base + begin, end - begin)
+
+
+def _damaged(path: Path, name: str, reason: str) -> CheckpointError:
+    return CheckpointError(f"{path}: tensor {shown(name)}: {reason}; {AGAIN}")
 
 
 def _check_tiling(path: Path, entries: list[Stored], base: int, size: int) -> None:
@@ -108,27 +110,18 @@ def _check_tiling(path: Path, entries: list[Stored], base: int, size: int) -> No
     if not entries:
         raise CheckpointError(f"{path}: header names no tensor; {AGAIN}")
     for entry in entries:
-        if entry.offset + entry.nbytes > size:
-            raise CheckpointError(
-                f"{path}: tensor {shown(entry.name)}: ends at byte {entry.offset + entry.nbytes}, "
-                f"the file has {size}: truncated, or the offset is out of range; {AGAIN}"
-            )
+        end = entry.offset + entry.nbytes
+        if end > size:
+            reason = f"ends at byte {end}, the file has {size}: truncated, or out of range"
+            raise _damaged(path, entry.name, reason)
     if entries[0].offset != base:
-        raise CheckpointError(
-            f"{path}: tensor {shown(entries[0].name)}: gap of {entries[0].offset - base} bytes "
-            f"before it; {AGAIN}"
-        )
+        raise _damaged(path, entries[0].name, f"gap of {entries[0].offset - base} bytes before it")
     for before, after in pairwise(entries):
         difference = after.offset - before.offset - before.nbytes
         if difference:
             kind = "gap of" if difference > 0 else "overlap of"
-            raise CheckpointError(
-                f"{path}: tensor {shown(after.name)}: {kind} {abs(difference)} bytes with "
-                f"{shown(before.name)}; {AGAIN}"
-            )
+            other = shown(before.name)
+            raise _damaged(path, after.name, f"{kind} {abs(difference)} bytes with {other}")
     end = entries[-1].offset + entries[-1].nbytes
     if end != size:
-        raise CheckpointError(
-            f"{path}: {size - end} trailing bytes after the last tensor {shown(entries[-1].name)}; "
-            f"{AGAIN}"
-        )
+        raise _damaged(path, entries[-1].name, f"{size - end} trailing bytes after it")

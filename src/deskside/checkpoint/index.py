@@ -98,22 +98,31 @@ def _read_index(folder: Path) -> dict[str, str]:
     places = parse_object(data, str(path)).get("weight_map")
     if not isinstance(places, dict) or not places:
         raise CheckpointError(f"{path}: 'weight_map' must map tensors to files; get it again")
-    for name, file in places.items():
-        where = f"{path}: tensor {shown(name)}"
-        if not isinstance(file, str):
-            raise CheckpointError(f"{where}: file must be a name; get the index again")
-        plain = file.isprintable() and not set(file) & set("/\\") and file not in ("", ".", "..")
-        if not plain or len(file) > MOST_NAME:
-            raise CheckpointError(
-                f"{where}: file {shown(file)} is no plain name and may lie outside the folder; "
-                "never opened, get the index again"
-            )
-        if not file.endswith(".safetensors"):
-            raise CheckpointError(
-                f"{where}: file {shown(file)} is no safetensors file; never opened, get the "
-                "safetensors checkpoint"
-            )
+    # Each distinct value once: a real index names 48 files 72,317 times.
+    for file in {str(file): file for file in places.values()}.values():
+        reason = _unfit(file)
+        if reason:
+            name = next(name for name, home in places.items() if home == file)
+            raise CheckpointError(f"{path}: tensor {shown(name)}: {reason}")
     return places
+
+
+def _unfit(file: object) -> str | None:
+    """Say why a value of the index cannot be a shard of this folder, or None."""
+    if not isinstance(file, str):
+        return "file must be a name; get the index again"
+    plain = file.isprintable() and not set(file) & set("/\\") and file not in ("", ".", "..")
+    if not plain or len(file) > MOST_NAME:
+        return (
+            f"file {shown(file)} is no plain name and may lie outside the folder; never opened, "
+            "get the index again"
+        )
+    if not file.endswith(".safetensors"):
+        return (
+            f"file {shown(file)} is no safetensors file; never opened, get the safetensors "
+            "checkpoint"
+        )
+    return None
 
 
 def _contained(folder: Path, path: Path, what: str = "") -> None:
