@@ -92,9 +92,9 @@ class _Package:
         return LLM.open(model, options)
 
     def plan(self, model: str, options: EngineOptions) -> "Plan":
-        from deskside.planning.plan import plan_folder
+        from deskside.runtime.preview import preview
 
-        return plan_folder(model, options)
+        return preview(model, options)
 
 
 class _Terminated(BaseException):

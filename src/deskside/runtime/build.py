@@ -56,9 +56,9 @@ def build(model: str, options: EngineOptions, progress: Progress | None = None) 
         CapacityError: it does not fit; no weight was read.
         CheckpointError: the folder does not hold a whole checkpoint; no weight was read.
     """
+    checkpoint = Checkpoint.open(resolve(model))
     plan = plan_folder(model, options)
     plan.require_fit()
-    checkpoint = Checkpoint.open(resolve(model))
     tokenizer = Tokenizer.open(checkpoint.folder)
     tokenizer.check(plan.spec, str(checkpoint.folder / "tokenizer.json"))
     target = _load(checkpoint, _operations(options), progress)
