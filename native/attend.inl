@@ -8,10 +8,7 @@ struct GatheredKeys {
     static constexpr bool kDecoded = true;
     const float* const* keys;
 
-    LANES Pair unit(int n, int k) const { return f32_unit(keys[n] + k); }
-    LANES Pair part(int n, int k, int count) const {
-        return F32Weights{keys[n], 0}.part(0, k, count);
-    }
+    LANES F32Row row(int n) const { return {keys[n]}; }
 };
 
 // The present keys of a row in the order of its lists: absent ones leave no trace.
@@ -53,8 +50,8 @@ float soften(float* logits, int count, int padded, float sink, float scale) {
 
 // out[h, i .. i + 16 C) = sum over keys j, ascending, of weights[h, j] * keys[j, i ..].
 template <int H, int C>
-void weigh(const float* weights, std::ptrdiff_t stride, const float* const* keys, int count,
-           int i, int width, const float* totals, float* out) {
+void weigh(const float* weights, std::ptrdiff_t stride, const float* const* keys, int count, int i,
+           int width, const float* totals, float* out) {
     Lanes acc[H][C];
     for (int h = 0; h < H; ++h)
         for (int c = 0; c < C; ++c) acc[h][c] = zero();
@@ -90,10 +87,10 @@ constexpr int kHeadBlock = 16;
 void attend_heads(const AttendCall& call, std::ptrdiff_t row, int head, int heads) {
     const int longest = call.window + call.entries;
     const std::ptrdiff_t stride = (longest + 15) / 16 * 16;
-    const float** keys =
-        static_cast<const float**>(pool::scratch(pool::Slot::kRows, (longest + 1) * sizeof(float*)));
-    float* const weights =
-        static_cast<float*>(pool::scratch(pool::Slot::kTile, (heads * stride + 16) * sizeof(float)));
+    const float** keys = static_cast<const float**>(
+        pool::scratch(pool::Slot::kRows, (longest + 1) * sizeof(float*)));
+    float* const weights = static_cast<float*>(
+        pool::scratch(pool::Slot::kTile, (heads * stride + 16) * sizeof(float)));
     const int count = gather(call, row, keys);
     const std::ptrdiff_t offset = (row * call.heads + head) * call.width;
     const float* q[kHeadBlock];

@@ -47,10 +47,19 @@ void moe(Address x, int rows, int hidden, Address ids, Address weights, int topk
                                     std::to_string(experts));
         }
     }
-    kernels().moe({at<Floats>(x), rows, hidden, at<Ids>(ids), at<Floats>(weights), topk, experts,
-                   inner, {at<Bytes>(gate), at<Bytes>(gate_scales)},
+    kernels().moe({at<Floats>(x),
+                   rows,
+                   hidden,
+                   at<Ids>(ids),
+                   at<Floats>(weights),
+                   topk,
+                   experts,
+                   inner,
+                   {at<Bytes>(gate), at<Bytes>(gate_scales)},
                    {at<Bytes>(up), at<Bytes>(up_scales)},
-                   {at<Bytes>(down), at<Bytes>(down_scales)}, limit, at<float>(out)});
+                   {at<Bytes>(down), at<Bytes>(down_scales)},
+                   limit,
+                   at<float>(out)});
 }
 
 void attend(Address q, int rows, int heads, int width, Address window_keys, Address window_index,
@@ -96,8 +105,8 @@ void rms_norm(Address x, int rows, int width, Address weight, bool half_weight, 
 
 void rope(Address x, int rows, int heads, int width, Address table, int half, bool inverse,
           Address out) {
-    kernels().rope({at<Floats>(x), rows, heads, width, at<Floats>(table), half, inverse,
-                    at<float>(out)});
+    kernels().rope(
+        {at<Floats>(x), rows, heads, width, at<Floats>(table), half, inverse, at<float>(out)});
 }
 
 void swiglu(Address gate, Address up, std::ptrdiff_t count, float limit, Address out) {
@@ -118,7 +127,8 @@ NB_MODULE(_native, module) {
             if (!use_tier(name)) throw nb::value_error(("no such tier here: " + name).c_str());
         },
         "Use one of tiers(); the bits of every result stay the same.");
-    module.def("set_threads", pool::set_threads, free, "Threads that share a kernel, with the caller.");
+    module.def("set_threads", pool::set_threads, free,
+               "Threads that share a kernel, with the caller.");
     module.def("threads", pool::threads);
     module.def("linear", linear, free);
     module.def("moe", moe, free);

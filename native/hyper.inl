@@ -91,28 +91,29 @@ void hyper_pre(const HyperPreCall& call) {
     const int outputs = count * (2 + count);
     each_projected(call.x, call.rows, inner, call.fn, outputs, call.norm_eps,
                    [&](int row, float* m) {
-        const std::ptrdiff_t r = row;
-        affine(m, count, call.scale[0], call.base);
-        affine(m + count, count, call.scale[1], call.base + count);
-        affine(m + 2 * count, count * count, call.scale[2], call.base + 2 * count);
-        each(m, 2 * count, [](Lanes a) { return sigmoid(a); });
-        for (int s = 0; s < count; ++s) m[s] += call.eps;
-        for (int s = 0; s < count; ++s) call.post[r * count + s] = 2.0f * m[count + s];
-        float* const mixing = m + 2 * count;
-        if (count == 4) {
-            balance<4>(mixing, count, call.iterations, call.eps);
-        } else {
-            balance<0>(mixing, count, call.iterations, call.eps);
-        }
-        __builtin_memcpy(call.mixing + r * count * count, mixing, count * count * sizeof(float));
-        mix(m, call.x + r * inner, count, call.width, call.out + r * call.width);
-    });
+                       const std::ptrdiff_t r = row;
+                       affine(m, count, call.scale[0], call.base);
+                       affine(m + count, count, call.scale[1], call.base + count);
+                       affine(m + 2 * count, count * count, call.scale[2], call.base + 2 * count);
+                       each(m, 2 * count, [](Lanes a) { return sigmoid(a); });
+                       for (int s = 0; s < count; ++s) m[s] += call.eps;
+                       for (int s = 0; s < count; ++s)
+                           call.post[r * count + s] = 2.0f * m[count + s];
+                       float* const mixing = m + 2 * count;
+                       if (count == 4) {
+                           balance<4>(mixing, count, call.iterations, call.eps);
+                       } else {
+                           balance<0>(mixing, count, call.iterations, call.eps);
+                       }
+                       __builtin_memcpy(call.mixing + r * count * count, mixing,
+                                        count * count * sizeof(float));
+                       mix(m, call.x + r * inner, count, call.width, call.out + r * call.width);
+                   });
 }
 
 void hyper_head(const HyperHeadCall& call) {
     const int count = call.streams, inner = count * call.width;
-    each_projected(call.x, call.rows, inner, call.fn, count, call.norm_eps,
-                   [&](int row, float* m) {
+    each_projected(call.x, call.rows, inner, call.fn, count, call.norm_eps, [&](int row, float* m) {
         const std::ptrdiff_t r = row;
         affine(m, count, call.scale[0], call.base);
         each(m, count, [](Lanes a) { return sigmoid(a); });

@@ -11,8 +11,9 @@ namespace deskside {
 
 enum class Kind : int { kF32 = 0, kBf16 = 1, kFp8 = 2, kMxfp4 = 3 };
 
-// out[r, n] = sum over k of x[r, k] * w[n, k]. K falls into `leaves` equal leaves; lane l of 16 sums
-// k = l mod 16 of a leaf, ascending, fused; then the lanes' tree, then the leaves' pairwise tree.
+// out[r, n] = sum over k of x[r, k] * w[n, k]. K falls into `leaves` equal leaves; lane l of 16
+// sums k = l mod 16 of a leaf, ascending, fused; then the lanes' tree, then the leaves' pairwise
+// tree.
 struct LinearCall {
     Kind kind;
     const float* x;

@@ -5,13 +5,16 @@ namespace {
 
 constexpr int kRowBlock = 256;
 
-constexpr int ceil_div(std::ptrdiff_t a, std::ptrdiff_t b) { return static_cast<int>((a + b - 1) / b); }
+constexpr int ceil_div(std::ptrdiff_t a, std::ptrdiff_t b) {
+    return static_cast<int>((a + b - 1) / b);
+}
 
 // Columns one task takes: one strip, or for few rows as many as make waking a thread worth it.
 int task_columns(const LinearCall& call) {
     constexpr int kWorth = 16384;  // weights
     if (call.rows > kTileRows) return kStripColumns;
-    return kStripColumns * ceil_div(kWorth, static_cast<std::ptrdiff_t>(call.inner) * kStripColumns);
+    return kStripColumns *
+           ceil_div(kWorth, static_cast<std::ptrdiff_t>(call.inner) * kStripColumns);
 }
 
 template <class Weights>

@@ -26,8 +26,7 @@ LANES Lanes sigmoid(Lanes x) { return splat(1.0f) / (splat(1.0f) + exp(zero() - 
 LANES Lanes silu(Lanes x) { return x / (splat(1.0f) + exp(zero() - x)); }
 
 LANES Lanes swiglu(Lanes gate, Lanes up, float limit) {
-    return silu(at_most(gate, splat(limit))) *
-           at_least(at_most(up, splat(limit)), splat(-limit));
+    return silu(at_most(gate, splat(limit))) * at_least(at_most(up, splat(limit)), splat(-limit));
 }
 
 // x[i] = function(x[i]), i in [0, count).

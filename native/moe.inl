@@ -10,11 +10,11 @@ namespace {
 constexpr int kMoeRows = 512;
 
 struct Routed {
-    int experts;            // with at least one row here
-    const int* expert;      // [experts]
-    const int* begin;       // [experts + 1] into the sorted pairs
-    const int* pair;        // sorted pairs: row * topk + slot
-    const int* place;       // [rows * topk] where a pair was sorted to; -1 for a skipped one
+    int experts;        // with at least one row here
+    const int* expert;  // [experts]
+    const int* begin;   // [experts + 1] into the sorted pairs
+    const int* pair;    // sorted pairs: row * topk + slot
+    const int* place;   // [rows * topk] where a pair was sorted to; -1 for a skipped one
     int pairs;
 };
 
@@ -80,8 +80,7 @@ void moe_rows(const MoeCall& call, std::ptrdiff_t first, int rows) {
         (call.experts + 1) * 3 * sizeof(int) + all * (2 * sizeof(int) + 2 * sizeof(float*)) +
         all * (static_cast<std::ptrdiff_t>(call.inner) + call.hidden) * sizeof(float) + 16 * 64;
     char* memory = static_cast<char*>(pool::scratch(pool::Slot::kCall, bytes));
-    const Routed routed =
-        sort_by_expert(call, call.ids + first * call.topk, rows, memory);
+    const Routed routed = sort_by_expert(call, call.ids + first * call.topk, rows, memory);
     const float** inputs = carve<const float*>(memory, all);
     const float** gated = carve<const float*>(memory, all);
     float* const hidden = carve<float>(memory, all * call.inner);

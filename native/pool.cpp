@@ -86,7 +86,8 @@ void worker(Pool& p) {
     while (!p.stop.load()) {
         std::uint64_t state = await(p, seen);
         while (fresh(state, seen)) {
-            if (!p.state.compare_exchange_weak(state, state + 1, std::memory_order_acquire)) continue;
+            if (!p.state.compare_exchange_weak(state, state + 1, std::memory_order_acquire))
+                continue;
             seen = state >> kNumber;
             work(p);
             p.state.fetch_sub(1, std::memory_order_release);
@@ -143,7 +144,9 @@ void run(int blocks, Body body, void* context) {
     const std::uint64_t number = (p.state.load(std::memory_order_relaxed) >> kNumber) + 1;
     p.state.store(number << kNumber | kOpen);  // sequentially consistent with `sleepers`
     if (p.sleepers.load() > 0) {
-        { std::lock_guard wait(p.sleeping); }
+        {
+            std::lock_guard wait(p.sleeping);
+        }
         p.wake.notify_all();
     }
     work(p);

@@ -27,12 +27,12 @@ void loop(int blocks, double worth, const Function& function) {
         return;
     }
     run(
-        blocks,
-        [](void* context, int block) { (*static_cast<const Function*>(context))(block); },
+        blocks, [](void* context, int block) { (*static_cast<const Function*>(context))(block); },
         const_cast<void*>(static_cast<const void*>(&function)));
 }
 
-// 64-byte aligned memory of this thread, kept and only ever grown. Each slot has one user at a time.
+// 64-byte aligned memory of this thread, kept and only ever grown. Each slot has one user at a
+// time.
 enum class Slot { kStrip, kTile, kRows, kCall, kCount };
 void* scratch(Slot slot, std::size_t bytes);
 

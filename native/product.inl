@@ -9,9 +9,17 @@ namespace {
 constexpr int kStripColumns = 16;
 constexpr int kMaxLeaves = 64;
 
-// sums[r * stride + c] = the leaf [k, k + length) of x[r] . w[n + c].
-template <int R, int C, class Weights>
-LANES void leaf_tile(const Weights& w, int n, const float* const* x, int k, int length, float* sum,
+// Where the scale that holds at k ends, or the leaf.
+template <class Row>
+LANES int block_end(int k, int end) {
+    if constexpr (Row::kBlock == kWhole) return end;
+    const int stop = (k | (Row::kBlock - 1)) + 1;
+    return stop < end ? stop : end;
+}
+
+// sums[r * stride + c] = the leaf [k, k + length) of x[r] . w[c].
+template <int R, int C, class Row>
+LANES void leaf_tile(const Row (&w)[C], const float* const* x, int k, int length, float* sum,
                      std::ptrdiff_t stride) {
     Lanes acc[R][C];
     for (int r = 0; r < R; ++r)
@@ -22,13 +30,19 @@ LANES void leaf_tile(const Weights& w, int n, const float* const* x, int k, int 
     };
     const int end = k + length;
     Pair rows[R];
-    for (; k + kUnit <= end; k += kUnit) {
-        for (int r = 0; r < R; ++r) rows[r] = f32_unit(x[r] + k);
-        for (int c = 0; c < C; ++c) add(c, w.unit(n + c, k), rows);
-    }
-    if (k < end) {
-        for (int r = 0; r < R; ++r) rows[r] = F32Weights{x[r], 0}.part(0, k, end - k);
-        for (int c = 0; c < C; ++c) add(c, w.part(n + c, k, end - k), rows);
+    while (k < end) {
+        decltype(w[0].scale(0)) scale[C];
+        for (int c = 0; c < C; ++c) scale[c] = w[c].scale(k);
+        const int stop = block_end<Row>(k, end);
+        for (; k + kUnit <= stop; k += kUnit) {
+            for (int r = 0; r < R; ++r) rows[r] = F32Row{x[r]}.unit(k);
+            for (int c = 0; c < C; ++c) add(c, w[c].unit(k, scale[c]), rows);
+        }
+        if (k < stop) {
+            for (int r = 0; r < R; ++r) rows[r] = F32Row{x[r]}.part(k, stop - k);
+            for (int c = 0; c < C; ++c) add(c, w[c].part(k, stop - k, scale[c]), rows);
+            k = stop;
+        }
     }
     sums(acc, sum, stride);
 }
@@ -36,10 +50,12 @@ LANES void leaf_tile(const Weights& w, int n, const float* const* x, int k, int 
 template <int R, int C, class Weights>
 [[gnu::noinline]] void tile(const Weights& w, int n, const float* const* x, int inner, int leaves,
                             float* out, std::ptrdiff_t stride) {
-    if (leaves == 1) return leaf_tile<R, C>(w, n, x, 0, inner, out, stride);
+    decltype(w.row(0)) row[C];
+    for (int c = 0; c < C; ++c) row[c] = w.row(n + c);
+    if (leaves == 1) return leaf_tile<R, C>(row, x, 0, inner, out, stride);
     float tree[kMaxLeaves][R * C];
     const int length = inner / leaves;
-    for (int i = 0; i < leaves; ++i) leaf_tile<R, C>(w, n, x, i * length, length, tree[i], C);
+    for (int i = 0; i < leaves; ++i) leaf_tile<R, C>(row, x, i * length, length, tree[i], C);
     for (int count = leaves; count > 1; count = (count + 1) / 2) {
         for (int i = 0; i < count / 2; ++i)
             for (int j = 0; j < R * C; ++j) tree[i][j] = tree[2 * i][j] + tree[2 * i + 1][j];
@@ -90,20 +106,22 @@ F32Weights decode_strip(const Weights& w, int n, int columns, int inner, int lea
         pool::scratch(pool::Slot::kStrip, kStripColumns * stride * sizeof(float)));
     const int length = inner / leaves;
     for (int c = 0; c < columns; ++c) {
-        float* const row = strip + c * stride;
-        for (int begin = 0; begin < inner; begin += length) {
-            const int end = begin + length;
-            int k = begin;
-            for (; k + kUnit <= end; k += kUnit) {
-                const Pair unit = w.unit(n + c, k);
-                store(row + k, unit.low);
-                store(row + k + 16, unit.high);
+        float* const out = strip + c * stride;
+        const auto row = w.row(n + c);
+        for (int k = 0, end = length; k < inner; end += k < end ? 0 : length) {
+            const auto scale = row.scale(k);
+            const int stop = block_end<decltype(w.row(0))>(k, end);
+            for (; k + kUnit <= stop; k += kUnit) {
+                const Pair unit = row.unit(k, scale);
+                store(out + k, unit.low);
+                store(out + k + 16, unit.high);
             }
-            if (k < end) {
-                const Pair unit = w.part(n + c, k, end - k);
-                const int count = end - k;
-                store_part(row + k, unit.low, count < 16 ? count : 16);
-                if (count > 16) store_part(row + k + 16, unit.high, count - 16);
+            if (k < stop) {
+                const int count = stop - k;
+                const Pair unit = row.part(k, count, scale);
+                store_part(out + k, unit.low, count < 16 ? count : 16);
+                if (count > 16) store_part(out + k + 16, unit.high, count - 16);
+                k = stop;
             }
         }
     }

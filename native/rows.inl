@@ -16,8 +16,8 @@ void each_row(int rows, std::ptrdiff_t width, const Function& function) {
 
 float dot(const float* a, const float* b, int count) {
     float out;
-    const float* rows[1] = {a};
-    leaf_tile<1, 1>(F32Weights{b, 0}, 0, rows, 0, count, &out, 1);
+    const F32Row row[1] = {{b}};
+    leaf_tile<1, 1>(row, &a, 0, count, &out, 1);
     return out;
 }
 
@@ -33,28 +33,28 @@ void rms_norm_by(const RmsNormCall& call, const Weight& weight) {
         const Lanes scale = splat(inverse_rms(x, call.width, call.eps));
         int i = 0;
         for (; i + kUnit <= call.width; i += kUnit) {
-            const Pair w = weight.unit(0, i);
+            const Pair w = weight.unit(i);
             store(out + i, load(x + i) * scale * w.low);
             store(out + i + 16, load(x + i + 16) * scale * w.high);
         }
         for (; i < call.width; i += 16) {
             const int part = call.width - i < 16 ? call.width - i : 16;
-            const Pair w = weight.part(0, i, part);
+            const Pair w = weight.part(i, part);
             store_part(out + i, load_part(x + i, part) * scale * w.low, part);
         }
     });
 }
 
 struct UnitWeight {
-    LANES Pair unit(int, int) const { return {splat(1.0f), splat(1.0f)}; }
-    LANES Pair part(int, int, int) const { return unit(0, 0); }
+    LANES Pair unit(int) const { return {splat(1.0f), splat(1.0f)}; }
+    LANES Pair part(int, int) const { return unit(0); }
 };
 
 void rms_norm(const RmsNormCall& call) {
     if (call.weight == nullptr) return rms_norm_by(call, UnitWeight{});
     if (call.half_weight)
-        return rms_norm_by(call, Bf16Weights{static_cast<const std::uint8_t*>(call.weight), 0});
-    rms_norm_by(call, F32Weights{static_cast<const float*>(call.weight), 0});
+        return rms_norm_by(call, Bf16Row{static_cast<const std::uint8_t*>(call.weight)});
+    rms_norm_by(call, F32Row{static_cast<const float*>(call.weight)});
 }
 
 void rope(const RopeCall& call) {
@@ -95,7 +95,8 @@ void gated_unit(const SwigluCall& call) {
         if (i < count) {
             const int part = count - i;
             store_part(out + i,
-                       swiglu(load_part(gate + i, part), load_part(up + i, part), call.limit), part);
+                       swiglu(load_part(gate + i, part), load_part(up + i, part), call.limit),
+                       part);
         }
     });
 }

@@ -26,8 +26,8 @@ struct E4m3Table {
             float magnitude = static_cast<float>(exponent == 0 ? mantissa : 8 + mantissa) / 512;
             for (std::uint32_t e = 1; e < exponent; ++e) magnitude *= 2;
             if ((byte & 0x7f) == 0x7f) magnitude = std::bit_cast<float>(0x7fc00000u);
-            value[byte] = std::bit_cast<float>(std::bit_cast<std::uint32_t>(magnitude) |
-                                               (byte & 0x80) << 24);
+            value[byte] =
+                std::bit_cast<float>(std::bit_cast<std::uint32_t>(magnitude) | (byte & 0x80) << 24);
         }
     }
 };
