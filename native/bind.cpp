@@ -11,6 +11,7 @@
 
 #include "dispatch.hpp"
 #include "pool.hpp"
+#include "select.hpp"
 
 namespace nb = nanobind;
 using namespace deskside;
@@ -36,17 +37,19 @@ using Floats = const float;
 using Ids = const std::int64_t;
 using Indices = const std::int32_t;
 
-void moe(Address x, int rows, int hidden, Address ids, Address weights, int topk, int experts,
-         int inner, Address gate, Address gate_scales, Address up, Address up_scales, Address down,
-         Address down_scales, float limit, Address out) {
-    const std::ptrdiff_t pairs = static_cast<std::ptrdiff_t>(rows) * topk;
-    for (std::ptrdiff_t i = 0; i < pairs; ++i) {
-        const std::int64_t id = at<Ids>(ids)[i];
-        if (id < -1 || id >= experts) {
-            throw std::out_of_range("expert " + std::to_string(id) + " of a bank of " +
+void check_ids(Ids* ids, std::ptrdiff_t count, std::int64_t least, int experts) {
+    for (std::ptrdiff_t i = 0; i < count; ++i) {
+        if (ids[i] < least || ids[i] >= experts) {
+            throw std::out_of_range("expert " + std::to_string(ids[i]) + " of a bank of " +
                                     std::to_string(experts));
         }
     }
+}
+
+void moe(Address x, int rows, int hidden, Address ids, Address weights, int topk, int experts,
+         int inner, Address gate, Address gate_scales, Address up, Address up_scales, Address down,
+         Address down_scales, float limit, Address out) {
+    check_ids(at<Ids>(ids), static_cast<std::ptrdiff_t>(rows) * topk, -1, experts);
     kernels().moe({at<Floats>(x),
                    rows,
                    hidden,
@@ -113,6 +116,23 @@ void swiglu(Address gate, Address up, std::ptrdiff_t count, float limit, Address
     kernels().swiglu({at<Floats>(gate), at<Floats>(up), count, limit, at<float>(out)});
 }
 
+void route(Address logits, int rows, int experts, Address bias, int topk, float scale, Address ids,
+           Address weights) {
+    if (bias == 0) check_ids(at<Ids>(ids), static_cast<std::ptrdiff_t>(rows) * topk, 0, experts);
+    kernels().route({at<Floats>(logits), rows, experts, at<Floats>(bias), topk, scale,
+                     at<std::int64_t>(ids), at<float>(weights)});
+}
+
+void pool_rows(Address values, Address scores, Address absent, int entries, int length, int width,
+               Address out) {
+    kernels().pool({at<Floats>(values), at<Floats>(scores), at<const bool>(absent), entries, length,
+                    width, at<float>(out)});
+}
+
+void select_columns(Address scores, int rows, int columns, int count, Address out) {
+    select(at<Floats>(scores), rows, columns, count, at<std::int64_t>(out));
+}
+
 }  // namespace
 
 NB_MODULE(_native, module) {
@@ -140,6 +160,9 @@ NB_MODULE(_native, module) {
     module.def("rms_norm", rms_norm, free);
     module.def("rope", rope, free);
     module.def("swiglu", swiglu, free);
+    module.def("route", route, free);
+    module.def("pool", pool_rows, free);
+    module.def("select", select_columns, free);
 
     // Workers must be gone before the interpreter unloads this library.
     nb::module_::import_("atexit").attr("register")(

@@ -154,6 +154,31 @@ struct SwigluCall {
     float* out;
 };
 
+// With a bias, chooses `ids` (the largest score + bias first, ties to the lower expert); without,
+// reads them. A score is sqrt(softplus(logit)); weights are chosen scores over their sum * scale.
+struct RouteCall {
+    const float* logits;
+    int rows;
+    int experts;
+    const float* bias;
+    int topk;
+    float scale;
+    std::int64_t* ids;
+    float* weights;
+};
+
+// out[e, i] = sum over rows j of softmax_j(scores[e, j, i]) * values[e, j, i]; absent rows are not
+// there. All [entries, length, width].
+struct PoolCall {
+    const float* values;
+    const float* scores;
+    const bool* absent;
+    int entries;
+    int length;
+    int width;
+    float* out;
+};
+
 struct Kernels {
     const char* name;
     void (*linear)(const LinearCall&);
@@ -166,6 +191,8 @@ struct Kernels {
     void (*rms_norm)(const RmsNormCall&);
     void (*rope)(const RopeCall&);
     void (*swiglu)(const SwigluCall&);
+    void (*route)(const RouteCall&);
+    void (*pool)(const PoolCall&);
 };
 
 // The tiers this build holds; those not for this processor are null.

@@ -57,6 +57,7 @@ LANES_BINARY(operator/, _mm256_div_ps)
 LANES Lanes fma(Lanes x, Lanes y, Lanes z) {
     return {_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)};
 }
+LANES Lanes root(Lanes x) { return {_mm256_sqrt_ps(x.a), _mm256_sqrt_ps(x.b)}; }
 LANES Lanes at_most(Lanes x, Lanes bound) {
     return {_mm256_min_ps(bound.a, x.a), _mm256_min_ps(bound.b, x.b)};
 }

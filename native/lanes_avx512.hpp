@@ -40,6 +40,7 @@ LANES Lanes operator-(Lanes a, Lanes b) { return {_mm512_sub_ps(a.v, b.v)}; }
 LANES Lanes operator*(Lanes a, Lanes b) { return {_mm512_mul_ps(a.v, b.v)}; }
 LANES Lanes operator/(Lanes a, Lanes b) { return {_mm512_div_ps(a.v, b.v)}; }
 LANES Lanes fma(Lanes a, Lanes b, Lanes c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
+LANES Lanes root(Lanes a) { return {_mm512_sqrt_ps(a.v)}; }
 LANES Lanes at_most(Lanes a, Lanes bound) { return {_mm512_min_ps(bound.v, a.v)}; }
 LANES Lanes at_least(Lanes a, Lanes bound) { return {_mm512_max_ps(bound.v, a.v)}; }
 

@@ -66,6 +66,7 @@ LANES Lanes operator/(const Lanes& a, const Lanes& b) { LANES_EACH(a.v[i] / b.v[
 LANES Lanes fma(const Lanes& a, const Lanes& b, const Lanes& c) {
     LANES_EACH(fused(a.v[i], b.v[i], c.v[i]));
 }
+LANES Lanes root(const Lanes& a) { LANES_EACH(__builtin_sqrtf(a.v[i])); }
 
 // NaN stays NaN in both.
 LANES Lanes at_most(const Lanes& a, const Lanes& bound) {

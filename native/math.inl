@@ -21,6 +21,25 @@ LANES Lanes exp(Lanes x) {
     return scale_by_power(p, magic);
 }
 
+// log(1 + t) for t in [0, 1], as 2 atanh(t / (2 + t)).
+LANES Lanes log1p(Lanes t) {
+    const Lanes s = t / (splat(2.0f) + t);
+    const Lanes square = s * s;
+    Lanes p = splat(1.0f / 17);
+    p = fma(p, square, splat(1.0f / 15));
+    p = fma(p, square, splat(1.0f / 13));
+    p = fma(p, square, splat(1.0f / 11));
+    p = fma(p, square, splat(1.0f / 9));
+    p = fma(p, square, splat(1.0f / 7));
+    p = fma(p, square, splat(1.0f / 5));
+    p = fma(p, square, splat(1.0f / 3));
+    const Lanes twice = s + s;
+    return fma(p * square, twice, twice);
+}
+
+// log(1 + e^x) without overflow.
+LANES Lanes softplus(Lanes x) { return at_least(x, zero()) + log1p(exp(at_most(x, zero() - x))); }
+
 LANES Lanes sigmoid(Lanes x) { return splat(1.0f) / (splat(1.0f) + exp(zero() - x)); }
 
 LANES Lanes silu(Lanes x) { return x / (splat(1.0f) + exp(zero() - x)); }

@@ -13,6 +13,7 @@
 #include "hyper.inl"
 #include "attend.inl"
 #include "moe.inl"
+#include "route.inl"
 
 #define DESKSIDE_PASTE(tier, suffix) tier##suffix
 #define DESKSIDE_NAME(tier, suffix) DESKSIDE_PASTE(tier, suffix)
@@ -34,6 +35,8 @@ const Kernels* DESKSIDE_NAME(DESKSIDE_TIER, _kernels)() {
         DESKSIDE_TIER::rms_norm,
         DESKSIDE_TIER::rope,
         DESKSIDE_TIER::gated_unit,
+        DESKSIDE_TIER::route,
+        DESKSIDE_TIER::pool_rows,
     };
     return &table;
 }

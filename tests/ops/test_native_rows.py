@@ -102,6 +102,13 @@ def index_case(heads: int, width: int) -> Case:
     )
 
 
+def scored(columns: int) -> Tensor:
+    """Scores with many ties, both zeros, and -inf from some column on."""
+    scores = (2 * randn(ROWS, columns)).round()
+    hidden = torch.arange(columns) >= torch.arange(ROWS).unsqueeze(1) * 2
+    return scores.masked_fill(hidden, -torch.inf)
+
+
 CASES = {
     "rms_norm": Case({0: 7 * randn(ROWS, 3, 40)}, {1: randn(40, seed=1), 2: 1e-6}, linear.rms_norm),
     "rms_norm bf16": Case(
@@ -135,6 +142,23 @@ CASES = {
     ),
     "attend": attend_case(6, 128, 70),
     "attend window": attend_case(17, 72, 0),
+    "route": Case({0: 4 * randn(ROWS, 24)}, {1: randn(24, seed=1), 2: 6, 3: 1.5}, route.route),
+    "route_hashed": Case(
+        {0: 40 * randn(ROWS, 24), 1: torch.arange(ROWS * 6).view(ROWS, 6) % 24},
+        {2: 1.5},
+        route.route_hashed,
+    ),
+    "pool": Case(
+        {
+            0: randn(ROWS, 8, 40),
+            1: 5 * randn(ROWS, 8, 40, seed=1),
+            2: torch.arange(8) < (torch.arange(ROWS) % 8).unsqueeze(1),
+        },
+        {},
+        attend.pool,
+    ),
+    "select": Case({0: scored(200)}, {1: 64}, index.select),
+    "select all": Case({0: scored(30)}, {1: 64}, index.select),
     "index_scores": index_case(32, 128),
     "index_scores odd": index_case(5, 24),
 }
@@ -158,8 +182,11 @@ def test_result_is_near_the_definition_in_float64(name):
     for result, exact in zip(
         run(name, arguments), as_tuple(case.definition(*doubled)), strict=True
     ):
-        assert result.dtype is torch.float32
         assert result.shape == exact.shape
+        if not exact.is_floating_point():
+            assert result.equal(exact)
+            continue
+        assert result.dtype is torch.float32
         assert result.isinf().equal(exact.isinf())
         error = (result.double() - exact).nan_to_num(nan=0).abs()
         scale = exact.abs().nan_to_num(posinf=0, neginf=0).amax(-1, keepdim=True)
@@ -248,3 +275,21 @@ def test_exp_is_within_two_ulp(tier):
     exact = gates.double() / (1 + (-gates.double()).exp())
     relative = ((silu.double() - exact) / exact.where(exact != 0, 1)).abs()
     assert (relative <= 3.5 * 2.0**-23).where(gates > -87, True).all()
+
+
+def test_routing_survives_nan_and_takes_the_lower_of_equals():
+    logits = torch.zeros(3, 8)
+    logits[1] = torch.nan
+    logits[2, 5] = torch.nan
+    ids, weights = native.route(logits, torch.zeros(8), 3, 1.0)
+    assert ids.tolist() == [[0, 1, 2], [0, 1, 2], [5, 0, 1]]
+    torch.testing.assert_close(weights[0], torch.full((3,), 1 / 3))
+    assert weights[1:].isnan().all()
+    with pytest.raises(IndexError, match="expert 8 of a bank of 8"):
+        native.route_hashed(logits, torch.full((3, 2), 8), 1.0)
+
+
+def test_selection_counts_nan_as_the_largest():
+    scores = torch.tensor([[0.0, torch.nan, 5.0, -torch.inf, torch.inf]])
+    assert native.select(scores, 2).tolist() == [[1, 4]]
+    assert native.select(scores, 5).tolist() == [[0, 1, 2, 4, -1]]

@@ -112,3 +112,25 @@ def rope(
     x: int, rows: int, heads: int, width: int, table: int, half: int, inverse: bool, out: int, /
 ) -> None: ...
 def swiglu(gate: int, up: int, count: int, limit: float, out: int, /) -> None: ...
+def route(
+    logits: int,
+    rows: int,
+    experts: int,
+    bias: int,
+    topk: int,
+    scale: float,
+    ids: int,
+    weights: int,
+    /,
+) -> None: ...
+def pool(
+    values: int,
+    scores: int,
+    absent: int,
+    entries: int,
+    length: int,
+    width: int,
+    out: int,
+    /,
+) -> None: ...
+def select(scores: int, rows: int, columns: int, count: int, out: int, /) -> None: ...

@@ -24,8 +24,12 @@ __all__ = [
     "index_scores",
     "linear",
     "moe",
+    "pool",
     "rms_norm",
     "rope",
+    "route",
+    "route_hashed",
+    "select",
     "set_threads",
     "swiglu",
     "threads",
@@ -63,7 +67,11 @@ def bodies() -> Mapping[str, Callable[..., Any]]:
         "hyper_post": hyper_post,
         "hyper_head": hyper_head,
         "attend": attend,
+        "pool": pool,
         "index_scores": index_scores,
+        "select": select,
+        "route": route,
+        "route_hashed": route_hashed,
         "swiglu": swiglu,
         "moe": moe,
     }
@@ -303,6 +311,76 @@ def index_scores(
         out.data_ptr(),
     )
     return out
+
+
+def pool(values: Tensor, scores: Tensor, absent: Tensor) -> Tensor:
+    """Pool the rows of each compressed entry; see `ops.attend.pool`."""
+    entries, length, width = values.shape
+    assert scores.shape == values.shape
+    assert absent.shape == (entries, length)
+    out = torch.empty((entries, width))
+    _native.pool(
+        _floats(values),
+        _floats(scores),
+        _integers(absent, torch.bool),
+        entries,
+        length,
+        width,
+        out.data_ptr(),
+    )
+    return out
+
+
+def select(scores: Tensor, count: int) -> Tensor:
+    """Return the best columns of every row, ascending; see `ops.index.select`."""
+    rows, columns = scores.shape
+    count = min(count, columns)
+    out = torch.empty((rows, count), dtype=torch.int64)
+    _native.select(_floats(scores), rows, columns, count, out.data_ptr())
+    return out
+
+
+def route(logits: Tensor, bias: Tensor, topk: int, scale: float) -> tuple[Tensor, Tensor]:
+    """Choose experts by biased score; see `ops.route.route`."""
+    rows, experts = logits.shape
+    assert bias.shape == (experts,)
+    assert 1 <= topk <= experts
+    ids = torch.empty((rows, topk), dtype=torch.int64)
+    weights = torch.empty((rows, topk))
+    _native.route(
+        _floats(logits),
+        rows,
+        experts,
+        _floats(bias),
+        topk,
+        scale,
+        ids.data_ptr(),
+        weights.data_ptr(),
+    )
+    return ids, weights
+
+
+def route_hashed(logits: Tensor, ids: Tensor, scale: float) -> Tensor:
+    """Weigh experts that a table chose; see `ops.route.route_hashed`.
+
+    Raises:
+        IndexError: an id names no expert.
+    """
+    rows, experts = logits.shape
+    topk = ids.shape[1]
+    assert ids.shape[0] == rows
+    weights = torch.empty((rows, topk))
+    _native.route(
+        _floats(logits),
+        rows,
+        experts,
+        0,
+        topk,
+        scale,
+        _integers(ids, torch.int64),
+        weights.data_ptr(),
+    )
+    return weights
 
 
 def moe(
