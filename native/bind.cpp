@@ -124,9 +124,9 @@ void route(Address logits, int rows, int experts, Address bias, int topk, float 
 }
 
 void pool_rows(Address values, Address scores, Address absent, int entries, int length, int width,
-               Address out) {
+               std::ptrdiff_t entry_stride, std::ptrdiff_t row_stride, Address out) {
     kernels().pool({at<Floats>(values), at<Floats>(scores), at<const bool>(absent), entries, length,
-                    width, at<float>(out)});
+                    width, entry_stride, row_stride, at<float>(out)});
 }
 
 void select_columns(Address scores, int rows, int columns, int count, Address out) {

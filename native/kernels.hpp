@@ -168,7 +168,7 @@ struct RouteCall {
 };
 
 // out[e, i] = sum over rows j of softmax_j(scores[e, j, i]) * values[e, j, i]; absent rows are not
-// there. All [entries, length, width].
+// there. Entries and rows of both lie `entry_stride` and `row_stride` elements apart.
 struct PoolCall {
     const float* values;
     const float* scores;
@@ -176,6 +176,8 @@ struct PoolCall {
     int entries;
     int length;
     int width;
+    std::ptrdiff_t entry_stride;
+    std::ptrdiff_t row_stride;
     float* out;
 };
 

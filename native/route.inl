@@ -50,12 +50,12 @@ void route(const RouteCall& call) {
 void pool_rows(const PoolCall& call) {
     const std::ptrdiff_t width = call.width, length = call.length;
     each_row(call.entries, width * length * 8, [&](int entry) {
-        const std::ptrdiff_t first = entry * length * width;
+        const std::ptrdiff_t first = entry * call.entry_stride;
         const bool* absent = call.absent + entry * length;
         for (int i = 0; i < call.width; i += 16) {
             const int part = call.width - i < 16 ? call.width - i : 16;
             const auto at = [&](const float* rows, int j) {
-                return load_part(rows + first + j * width + i, part);
+                return load_part(rows + first + j * call.row_stride + i, part);
             };
             Lanes top = splat(-__builtin_inff());
             for (int j = 0; j < call.length; ++j)

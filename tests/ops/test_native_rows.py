@@ -277,6 +277,15 @@ def test_exp_is_within_two_ulp(tier):
     assert (relative <= 3.5 * 2.0**-23).where(gates > -87, True).all()
 
 
+def test_values_and_scores_may_share_their_rows():
+    case = CASES["pool"]
+    values, scores, absent = case.arguments(slice(0, ROWS))
+    left, right = torch.cat((values, scores), dim=2).chunk(2, dim=2)
+    expected = native.pool(values, scores, absent)
+    assert native.pool(left, right, absent).equal(expected)
+    assert native.pool(values, right, absent).equal(expected)
+
+
 def test_routing_survives_nan_and_takes_the_lower_of_equals():
     logits = torch.zeros(3, 8)
     logits[1] = torch.nan

@@ -130,6 +130,8 @@ def pool(
     entries: int,
     length: int,
     width: int,
+    entry_stride: int,
+    row_stride: int,
     out: int,
     /,
 ) -> None: ...

@@ -314,18 +314,28 @@ def index_scores(
 
 
 def pool(values: Tensor, scores: Tensor, absent: Tensor) -> Tensor:
-    """Pool the rows of each compressed entry; see `ops.attend.pool`."""
+    """Pool the rows of each compressed entry; see `ops.attend.pool`.
+
+    Values and scores may be two parts of the columns of one tensor.
+    """
     entries, length, width = values.shape
+    assert values.dtype is scores.dtype is torch.float32
     assert scores.shape == values.shape
     assert absent.shape == (entries, length)
+    if values.stride() != scores.stride():
+        values, scores = values.contiguous(), scores.contiguous()
+    entry_stride, row_stride, step = values.stride()
+    assert step == 1
     out = torch.empty((entries, width))
     _native.pool(
-        _floats(values),
-        _floats(scores),
+        values.data_ptr(),
+        scores.data_ptr(),
         _integers(absent, torch.bool),
         entries,
         length,
         width,
+        entry_stride,
+        row_stride,
         out.data_ptr(),
     )
     return out
