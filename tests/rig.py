@@ -76,7 +76,8 @@ class Rig:
         return Span(SequenceId(part.sequence), start, certain, part.proposals, True)
 
     def chunked(self, ids: Sequence[int], sizes: Sequence[int], sequence: int = 0) -> Tensor:
-        """Run ids in chunks of the given sizes (the last repeats) and join the logits."""
+        """Run ids from empty state in chunks of the given sizes (the last repeats)."""
+        self.reset()
         logits, at, turn = [], 0, 0
         while at < len(ids):
             size = sizes[min(turn, len(sizes) - 1)]

@@ -1,9 +1,12 @@
 """A row's bits never depend on its neighbours: any chunking, company and thread count."""
 
+from itertools import product
+
 import pytest
 import torch
 from torch import Tensor
 
+from deskside.kernels import native
 from deskside.layout.kv import KvFormat
 from deskside.ops.opset import OpSet
 from deskside.spec import ModelSpec
@@ -14,11 +17,13 @@ LENGTH = 420
 CHANGES = {"head_dim": 128, "qk_rope_head_dim": 64, "index_head_dim": 64, "hidden_size": 128}
 
 
-@pytest.fixture(scope="module", params=list(KvFormat))
+@pytest.fixture(scope="module", params=[*product(KvFormat, ("plain", "native"))], ids="-".join)
 def rig(request: pytest.FixtureRequest) -> Rig:
+    kv_format, bodies = request.param
     config = {**TINY, **CHANGES}
     weights = native_weights(random_peer(config, seed=3))
-    return Rig(weights, ModelSpec.from_config(config), request.param, OpSet())
+    ops = OpSet() if bodies == "plain" else OpSet().replaced(native.bodies())
+    return Rig(weights, ModelSpec.from_config(config), kv_format, ops)
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +33,6 @@ def ids(rig: Rig) -> list[int]:
 
 @pytest.fixture(scope="module")
 def whole(rig: Rig, ids: list[int]) -> Tensor:
-    rig.reset()
     return rig.chunked(ids, [LENGTH])
 
 
@@ -39,7 +43,7 @@ def empty(rig: Rig, whole: Tensor) -> None:
 
 @pytest.mark.parametrize("size", [*range(2, 18), 127, 128, 129])
 def test_any_chunking(rig: Rig, ids: list[int], whole: Tensor, size: int) -> None:
-    length = min(LENGTH, 30 * size)
+    length = min(LENGTH, (30 if rig.ops.linear is native.linear else 8) * size)
     assert torch.equal(rig.chunked(ids[:length], [size]), whole[:length])
 
 
@@ -53,12 +57,14 @@ def test_mixed_chunks(rig: Rig, ids: list[int], whole: Tensor) -> None:
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_any_thread_count(rig: Rig, ids: list[int], whole: Tensor, threads: int) -> None:
-    before = torch.get_num_threads()
+    before = torch.get_num_threads(), native.threads()
     torch.set_num_threads(threads)
+    native.set_threads(threads)
     try:
         assert torch.equal(rig.chunked(ids, [200, 17]), whole)
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(before[0])
+        native.set_threads(before[1])
 
 
 def test_any_company(rig: Rig, ids: list[int], whole: Tensor) -> None:

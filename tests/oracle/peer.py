@@ -109,11 +109,35 @@ def native_name(name: str) -> str:
     return name
 
 
-def random_peer(config: Mapping[str, Any], seed: int) -> DeepseekV4ForCausalLM:
-    """Build the judge in float32 with every parameter and buffer random."""
+def empty_peer(config: Mapping[str, Any]) -> DeepseekV4ForCausalLM:
+    """Build the judge in float32 from a config.json; its weights are yet to be set."""
     settings = {k: v for k, v in config.items() if k not in ("model_type", "quantization_config")}
     peer = DeepseekV4ForCausalLM(DeepseekV4Config(**settings, attn_implementation="eager"))
-    peer = peer.float().eval()
+    return peer.float().eval()
+
+
+def peer_of(config: Mapping[str, Any], floats: Mapping[str, Tensor]) -> DeepseekV4ForCausalLM:
+    """Build the judge with the numbers of a checkpoint, by stored name."""
+    peer = empty_peer(config)
+    with torch.no_grad():
+        for name, tensor in peer.state_dict().items():
+            tensor.copy_(_stored(native_name(name), tensor.shape[0], floats))
+    return peer
+
+
+def _stored(name: str, count: int, floats: Mapping[str, Tensor]) -> Tensor:
+    stem, _, matrix = name.rpartition(".")
+    if matrix == "gate_up_proj":
+        pairs = [[floats[f"{stem}.{e}.{half}.weight"] for half in ("w1", "w3")] for e in range(count)]
+        return torch.stack([torch.cat(pair) for pair in pairs])
+    if matrix == "down_proj":
+        return torch.stack([floats[f"{stem}.{expert}.w2.weight"] for expert in range(count)])
+    return floats[name]
+
+
+def random_peer(config: Mapping[str, Any], seed: int) -> DeepseekV4ForCausalLM:
+    """Build the judge in float32 with every parameter and buffer random."""
+    peer = empty_peer(config)
     draw = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, tensor in peer.state_dict().items():

@@ -4,22 +4,27 @@ import pytest
 import torch
 from torch import Tensor
 
+from deskside.kernels import native
+from deskside.ops.opset import OpSet
 from deskside.spec import ModelSpec
 from tests.oracle.peer import TINY, native_weights, random_peer
 from tests.rig import Part, Rig, random_ids
 
 LENGTH = 600
+PLAIN = OpSet()
+NATIVE = PLAIN.replaced(native.bodies())
 TOLERANCE = 1e-4
 
 
 class Judged:
     """A judge, our rig over the same weights, and the judge's logits of one text."""
 
-    def __init__(self, **changes: object) -> None:
+    def __init__(self, ops: OpSet, **changes: object) -> None:
         config = {**TINY, **changes}
         self.peer = random_peer(config, seed=7)
         self.spec = ModelSpec.from_config(config)
-        self.rig = Rig(native_weights(self.peer), self.spec)
+        self.rig = Rig(native_weights(self.peer), self.spec, ops=ops)
+        self.compiled = ops is NATIVE
         self.ids = random_ids(self.spec, LENGTH, seed=11)
         self.logits = self.judge(self.ids)
 
@@ -35,16 +40,11 @@ class Judged:
         assert difference <= TOLERANCE, f"logits differ by {difference:.2e}"
 
 
-@pytest.fixture(scope="module")
-def judged() -> Judged:
-    judged = Judged()
+@pytest.fixture(scope="module", params=[PLAIN, NATIVE], ids=["plain", "native"])
+def judged(request: pytest.FixtureRequest) -> Judged:
+    judged = Judged(request.param)
     assert judged.logits.std() > 0.1, "a text whose logits say nothing judges nothing"
     return judged
-
-
-@pytest.fixture(autouse=True)
-def empty(judged: Judged) -> None:
-    judged.rig.reset()
 
 
 def test_whole_prefill(judged: Judged) -> None:
@@ -53,12 +53,13 @@ def test_whole_prefill(judged: Judged) -> None:
 
 @pytest.mark.parametrize("size", [*range(2, 18), 127, 128, 129])
 def test_chunks(judged: Judged, size: int) -> None:
-    length = min(LENGTH, 40 * size)
+    length = LENGTH if judged.compiled else min(LENGTH, 30 * size)
     judged.check(judged.rig.chunked(judged.ids[:length], [size]))
 
 
 def test_one_by_one(judged: Judged) -> None:
-    judged.check(judged.rig.chunked(judged.ids, [1]))
+    length = LENGTH if judged.compiled else LENGTH // 4
+    judged.check(judged.rig.chunked(judged.ids[:length], [1]))
 
 
 def test_selection_is_real(judged: Judged) -> None:
@@ -70,6 +71,7 @@ def test_selection_is_real(judged: Judged) -> None:
 @pytest.mark.parametrize("prefix", [5, 126, 250])
 def test_a_block_keeps_a_prefix_and_goes_on(judged: Judged, prefix: int, kept: int) -> None:
     rig, ids = judged.rig, judged.ids
+    rig.reset()
     rig.chunked(ids[:prefix], [prefix])
     wrong = [(token + 1) % judged.spec.vocab for token in ids[prefix + kept : prefix + 6]]
     block = [*ids[prefix : prefix + kept], *wrong]
@@ -83,10 +85,10 @@ def test_a_block_keeps_a_prefix_and_goes_on(judged: Judged, prefix: int, kept: i
 
 @pytest.mark.parametrize("ratios", [[0, 0], [4, 4], [128, 4], [128, 0, 128]])
 def test_other_layer_kinds(ratios: list[int]) -> None:
-    judged = Judged(compress_ratios=ratios, num_hidden_layers=len(ratios), num_hash_layers=1)
+    judged = Judged(NATIVE, compress_ratios=ratios, num_hidden_layers=len(ratios), num_hash_layers=1)
     judged.check(judged.rig.chunked(judged.ids, [100, 31]))
 
 
 def test_every_entry_kept() -> None:
-    judged = Judged(index_topk=512)
+    judged = Judged(NATIVE, index_topk=512)
     judged.check(judged.rig.chunked(judged.ids, [211]))

@@ -55,7 +55,7 @@ class Compressor:
         """Return values and scores [entries, rows, width] of raw rows [entries, rows, ...]."""
         values, scores = raw.chunk(2, dim=2)
         if self.ratio != CSA_RATIO:
-            return values, scores
+            return values.contiguous(), scores.contiguous()
         return _overlapped(values), _overlapped(scores)
 
 

@@ -80,11 +80,16 @@ def build(model: str, options: EngineOptions, progress: Progress | None = None) 
 
 
 def _operations(options: EngineOptions) -> OpSet:
-    """Set the thread count and choose bodies; the definitions stay where nothing is compiled."""
+    """Choose bodies and give the threads to those that do the work.
+
+    Beside compiled kernels torch gets one thread: the workers of two pools would wait for each
+    other's cores, and what is left to torch is too small to share.
+    """
     threads = len(os.sched_getaffinity(0)) if options.threads == "auto" else options.threads
-    torch.set_num_threads(threads)
     if options.kernels == "plain":
+        torch.set_num_threads(threads)
         return OpSet()
+    torch.set_num_threads(1)
     native.set_threads(threads)
     return OpSet().replaced(native.bodies())
 
