@@ -1,0 +1,80 @@
+"""Batches for training and windows for measuring, both as rows of token ids."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from training.pack import Ids
+
+
+class Batches:
+    """Endless rows of documents laid end to end, the documents shuffled anew each epoch."""
+
+    def __init__(self, tokens: Ids, batch: int, length: int, seed: int, device: torch.device) -> None:
+        self.tokens, self.batch, self.length, self.device = tokens, batch, length, device
+        starts = np.flatnonzero(tokens == 0)
+        self.spans = np.stack((starts, np.append(starts[1:], len(tokens))), 1)
+        self.random = np.random.default_rng(seed)
+        self.epoch = 0
+        self.refill()
+
+    def refill(self) -> None:
+        """Lays out the next epoch and moves it to the device."""
+        order = self.random.permutation(len(self.spans))
+        stream = np.concatenate([self.tokens[a:b] for a, b in self.spans[order]])
+        rows = (len(stream) - 1) // self.length
+        rows -= rows % self.batch
+        flat = torch.from_numpy(stream[: rows * self.length + 1].astype(np.int16))
+        self.stream = flat.to(self.device)
+        self.order = self.random.permutation(rows).reshape(-1, self.batch)
+        self.next, self.epoch = 0, self.epoch + 1
+
+    def take(self) -> Tensor:
+        """The next [batch, length + 1] ids."""
+        if self.next == len(self.order):
+            self.refill()
+        rows = torch.from_numpy(self.order[self.next]).to(self.device, non_blocking=True)
+        self.next += 1
+        offset = torch.arange(self.length + 1, device=self.device)
+        return self.stream[rows[:, None] * self.length + offset].long()
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Held-out text cut into overlapping rows; `counted` marks the predictions that count."""
+
+    ids: Tensor
+    counted: Tensor
+    project: list[str]
+    bytes: dict[str, int]
+
+
+def held_out_windows(file: Path, tokenizer_file: Path, length: int) -> Windows:
+    """Every document from its start; rows overlap by half so that context is never short."""
+    tokenizer = Tokenizer.from_file(str(tokenizer_file))
+    rows, masks, projects = [], [], []
+    sizes: dict[str, int] = {}
+    for line in file.read_text().splitlines():
+        document = json.loads(line)
+        text, project = document["text"], document["project"]
+        sizes[project] = sizes.get(project, 0) + len(text.encode())
+        ids = torch.tensor([0, *tokenizer.encode(text, add_special_tokens=False).ids, 1])
+        done = 0
+        for start in range(0, max(len(ids) - 1 - length // 2, 1), length // 2):
+            piece = ids[start : start + length + 1]
+            row = torch.full((length + 1,), 1)
+            row[: len(piece)] = piece
+            counted = torch.zeros(length, dtype=torch.bool)
+            counted[done - start : len(piece) - 1] = True
+            done = start + len(piece) - 1
+            rows.append(row)
+            masks.append(counted)
+            projects.append(project)
+    return Windows(torch.stack(rows), torch.stack(masks), projects, sizes)

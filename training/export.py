@@ -1,0 +1,132 @@
+"""Writes trained weights as a checkpoint folder in the 0731 layout (stage 5).
+
+Experts become MXFP4, the other large matrices FP8 with 128x128 blocks, the rest BF16 or F32;
+stacked experts are taken apart again. The folder holds config.json, the index, the shards and
+the tokenizer's files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from deskside.formats import fp8, mxfp4
+from training.quantize import stored_as
+
+SHARD_BYTES = 14_000_000
+
+
+def pack_one(name: str, value: Tensor) -> dict[str, Tensor]:
+    """One tensor of the checkpoint, with its scales where it has them."""
+    kind = stored_as(name)
+    if kind == "fp4":
+        codes, scales = mxfp4.encode(value.float())
+        return {name: codes.view(torch.int8), scale_name(name): scales.view(torch.float8_e8m0fnu)}
+    if kind == "fp8":
+        codes, scales = fp8.encode(value.float())
+        codes = codes.view(torch.float8_e4m3fn)
+        return {name: codes, scale_name(name): scales.view(torch.float8_e8m0fnu)}
+    if kind == "bf16":
+        return {name: value.to(torch.bfloat16)}
+    if kind == "wide":
+        return {name: value.to(torch.bfloat16).float()}
+    return {name: value.float()}
+
+
+def scale_name(name: str) -> str:
+    """`x.weight` has its scales at `x.scale`."""
+    return name.removesuffix("weight") + "scale"
+
+
+def pack(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """All tensors of the checkpoint, in the order in which a reader wants them."""
+    out: dict[str, Tensor] = {}
+    for name in sorted(weights, key=file_order):
+        value = weights[name]
+        if name.endswith("tid2eid"):
+            out[name] = value.long()
+        elif ".experts.w" in name:
+            stem, leaf = name.rsplit(".", 1)
+            for expert, matrix in enumerate(value):
+                out.update(pack_one(f"{stem}.{expert}.{leaf}.weight", matrix))
+        else:
+            out.update(pack_one(name, value))
+    return out
+
+
+def file_order(name: str) -> tuple[int, str]:
+    """Embedding, layers, then what follows them."""
+    if name.startswith("layers."):
+        return int(name.split(".")[1]) + 1, name
+    return (0 if name.startswith("embed") else 1_000), name
+
+
+def export_checkpoint(
+    weights: dict[str, Tensor], config: Path, tokenizer: Path, folder: Path
+) -> None:
+    """Writes the folder; the index comes last, so a half-written folder has none."""
+    folder.mkdir(parents=True, exist_ok=True)
+    shards: list[dict[str, Tensor]] = [{}]
+    size = total = 0
+    for name, value in pack(weights).items():
+        if size + value.nbytes > SHARD_BYTES:
+            shards.append({})
+            size = 0
+        shards[-1][name] = value.contiguous()
+        size += value.nbytes
+        total += value.nbytes
+    where: dict[str, str] = {}
+    for number, shard in enumerate(shards, 1):
+        file = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
+        save_file(shard, folder / file)
+        where.update(dict.fromkeys(shard, file))
+    for file_name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(tokenizer / file_name, folder / file_name)
+    shutil.copy(config, folder / "config.json")
+    index = {"metadata": {"total_size": total}, "weight_map": where}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index, separators=(",", ":")))
+
+
+def load_checkpoint(folder: Path) -> dict[str, Tensor]:
+    """The folder's weights in float32 under the training model's names, experts stacked."""
+    index = json.loads((folder / "model.safetensors.index.json").read_text())
+    stored: dict[str, Tensor] = {}
+    for file in sorted(set(index["weight_map"].values())):
+        stored.update(load_file(folder / file))
+    out: dict[str, Tensor] = {}
+    experts: dict[str, dict[int, Tensor]] = {}
+    for name, value in stored.items():
+        if name.endswith(".scale"):
+            continue
+        if value.dtype == torch.int8:
+            value = mxfp4.decode(value.view(torch.uint8), stored[scale_name(name)].view(torch.uint8))
+        elif value.dtype == torch.float8_e4m3fn:
+            value = fp8.decode(value, stored[scale_name(name)].view(torch.uint8))
+        if ".experts." in name:
+            stem, expert, leaf, _ = name.rsplit(".", 3)
+            experts.setdefault(f"{stem}.{leaf}", {})[int(expert)] = value
+        else:
+            out[name] = value if name.endswith("tid2eid") else value.float()
+    for name, parts in experts.items():
+        out[name] = torch.stack([parts[i] for i in range(len(parts))])
+    return out
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--weights", type=Path, required=True, help="masters saved by training")
+    parser.add_argument("--config", type=Path, default=Path(__file__).parent / "config.json")
+    parser.add_argument("--tokenizer", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    args = parser.parse_args()
+    export_checkpoint(load_file(args.weights), args.config, args.tokenizer, args.out)
+
+
+if __name__ == "__main__":
+    main()
