@@ -133,6 +133,16 @@ void select_columns(Address scores, int rows, int columns, int count, Address ou
     select(at<Floats>(scores), rows, columns, count, at<std::int64_t>(out));
 }
 
+// One binding for the four row codecs.
+template <void (*Kernels::*codec)(const RowsCall&)>
+void recode_rows(Address floats, Address bytes, int rows, int width, int still) {
+    (kernels().*codec)({at<float>(floats), at<std::uint8_t>(bytes), rows, width, still});
+}
+
+void hadamard(Address x, int rows, int width, float scale, Address out) {
+    kernels().hadamard({at<Floats>(x), rows, width, scale, at<float>(out)});
+}
+
 }  // namespace
 
 NB_MODULE(_native, module) {
@@ -163,6 +173,11 @@ NB_MODULE(_native, module) {
     module.def("route", route, free);
     module.def("pool", pool_rows, free);
     module.def("select", select_columns, free);
+    module.def("encode_fp8_rows", recode_rows<&Kernels::encode_fp8_rows>, free);
+    module.def("decode_fp8_rows", recode_rows<&Kernels::decode_fp8_rows>, free);
+    module.def("encode_mxfp4_rows", recode_rows<&Kernels::encode_mxfp4_rows>, free);
+    module.def("decode_mxfp4_rows", recode_rows<&Kernels::decode_mxfp4_rows>, free);
+    module.def("hadamard", hadamard, free);
 
     // Workers must be gone before the interpreter unloads this library.
     nb::module_::import_("atexit").attr("register")(

@@ -181,6 +181,24 @@ struct PoolCall {
     float* out;
 };
 
+// Cached rows as float32 [rows, width] and as stored bytes. FP8: `still` codes in blocks of 64, a
+// scale each, padding to 8, the rest of the row in bfloat16. MXFP4: codes, then scales.
+struct RowsCall {
+    float* floats;
+    std::uint8_t* bytes;
+    int rows;
+    int width;
+    int still;
+};
+
+struct HadamardCall {
+    const float* x;
+    int rows;
+    int width;
+    float scale;
+    float* out;
+};
+
 struct Kernels {
     const char* name;
     void (*linear)(const LinearCall&);
@@ -195,6 +213,11 @@ struct Kernels {
     void (*swiglu)(const SwigluCall&);
     void (*route)(const RouteCall&);
     void (*pool)(const PoolCall&);
+    void (*encode_fp8_rows)(const RowsCall&);
+    void (*decode_fp8_rows)(const RowsCall&);
+    void (*encode_mxfp4_rows)(const RowsCall&);
+    void (*decode_mxfp4_rows)(const RowsCall&);
+    void (*hadamard)(const HadamardCall&);
 };
 
 // The tiers this build holds; those not for this processor are null.

@@ -14,6 +14,7 @@
 #include "attend.inl"
 #include "moe.inl"
 #include "route.inl"
+#include "codec.inl"
 
 #define DESKSIDE_PASTE(tier, suffix) tier##suffix
 #define DESKSIDE_NAME(tier, suffix) DESKSIDE_PASTE(tier, suffix)
@@ -37,6 +38,11 @@ const Kernels* DESKSIDE_NAME(DESKSIDE_TIER, _kernels)() {
         DESKSIDE_TIER::gated_unit,
         DESKSIDE_TIER::route,
         DESKSIDE_TIER::pool_rows,
+        DESKSIDE_TIER::encode_fp8_rows,
+        DESKSIDE_TIER::decode_fp8_rows,
+        DESKSIDE_TIER::encode_mxfp4_rows,
+        DESKSIDE_TIER::decode_mxfp4_rows,
+        DESKSIDE_TIER::hadamard,
     };
     return &table;
 }

@@ -157,6 +157,7 @@ CASES = {
         {},
         attend.pool,
     ),
+    "hadamard": Case({0: randn(ROWS, 64)}, {}, index.hadamard),
     "select": Case({0: scored(200)}, {1: 64}, index.select),
     "select all": Case({0: scored(30)}, {1: 64}, index.select),
     "index_scores": index_case(32, 128),
@@ -170,7 +171,7 @@ def name(request: pytest.FixtureRequest) -> str:
 
 
 def run(name: str, arguments: list[Any]) -> tuple[Tensor, ...]:
-    return as_tuple(native.bodies()[name.split()[0]](*arguments))
+    return as_tuple(getattr(native, name.split()[0])(*arguments))
 
 
 def test_result_is_near_the_definition_in_float64(name):

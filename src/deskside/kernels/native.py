@@ -18,6 +18,7 @@ __all__ = [
     "attend",
     "bodies",
     "force_tier",
+    "hadamard",
     "hyper_head",
     "hyper_post",
     "hyper_pre",
@@ -391,6 +392,15 @@ def route_hashed(logits: Tensor, ids: Tensor, scale: float) -> Tensor:
         weights.data_ptr(),
     )
     return weights
+
+
+def hadamard(x: Tensor) -> Tensor:
+    """Apply the orthonormal Hadamard transform to the last dimension; see `ops.index.hadamard`."""
+    width = x.shape[-1]
+    assert width & (width - 1) == 0
+    out = torch.empty_like(x)
+    _native.hadamard(_floats(x), x.numel() // width, width, width**-0.5, out.data_ptr())
+    return out
 
 
 def moe(

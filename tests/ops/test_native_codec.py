@@ -1,0 +1,66 @@
+"""The compiled row formats: the same bytes and the same floats as the definitions."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from deskside.formats.rows import Float32Rows, Fp8Rows, Mxfp4Rows, RowFormat
+from deskside.kernels import native
+from deskside.kernels.rows import compiled
+
+pytestmark = [pytest.mark.native, pytest.mark.usefixtures("_native_defaults")]
+
+FORMATS = (Fp8Rows(64, 64), Fp8Rows(448, 64), Fp8Rows(128, 20), Mxfp4Rows(32), Mxfp4Rows(128))
+
+
+def rows_of(dim: int) -> Tensor:
+    """Ordinary rows, tiny and huge ones, zeros of both signs, and halves between grid points."""
+    source = torch.Generator().manual_seed(0)
+    ordinary = torch.randn(200, dim, generator=source)
+    powers = torch.randint(-140, 120, (200, 1), generator=source)
+    wide = torch.randn(200, dim, generator=source) * 2.0**powers
+    mixed = ordinary * 2.0 ** torch.randint(-12, 3, (200, dim), generator=source)
+    grid = torch.randint(-64, 65, (200, dim), generator=source) / 8.0
+    zeros = torch.zeros(2, dim)
+    zeros[1] = -0.0
+    return torch.cat((ordinary, wide, mixed, grid, zeros, grid * 7.0))
+
+
+@pytest.mark.parametrize("tier", native.tiers())
+@pytest.mark.parametrize("plain", FORMATS, ids=str)
+def test_bytes_and_floats_are_those_of_the_definition(plain: RowFormat, tier: str):
+    native.force_tier(tier)
+    fast = compiled(plain)
+    assert (fast.width, fast.dtype) == (plain.width, plain.dtype)
+    dim = plain.nope + plain.rope if isinstance(plain, Fp8Rows) else plain.dim
+    rows = rows_of(dim)
+    stored = plain.encode(rows)
+    assert fast.encode(rows).equal(stored)
+    assert fast.decode(stored).equal(plain.decode(stored))
+    assert fast.encode(rows[:0]).shape == (0, plain.width)
+    assert fast.decode(stored[:0]).shape == (0, dim)
+
+
+@pytest.mark.parametrize("tier", native.tiers())
+def test_every_code_decodes_as_defined(tier: str):
+    native.force_tier(tier)
+    codes = torch.arange(256, dtype=torch.uint8)
+    scales = torch.arange(0, 255, 3, dtype=torch.uint8)
+    numbers = codes[(codes & 0x7F) != 0x7F]
+    plain = Fp8Rows(64, 4)
+    stored = torch.zeros((len(scales), 4, plain.width), dtype=torch.uint8)
+    padded = torch.cat((numbers, numbers[:2])).view(4, 64)
+    stored[:, :, :64] = padded
+    stored[:, :, 64] = scales.unsqueeze(1)
+    stored = stored.flatten(0, 1)
+    assert compiled(plain).decode(stored).equal(plain.decode(stored))
+    keys = Mxfp4Rows(512)
+    stored = torch.cat(
+        (codes.expand(255, 256), torch.arange(255, dtype=torch.uint8).view(-1, 1).expand(-1, 16)), 1
+    ).contiguous()
+    assert compiled(keys).decode(stored).equal(keys.decode(stored))
+
+
+def test_a_format_without_bytes_stays_as_it_is():
+    plain = Float32Rows(16)
+    assert compiled(plain) is plain
