@@ -3,7 +3,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-NATIVE := CMakeLists.txt $(wildcard native/*.cpp native/*.hpp native/*.inl)
+NATIVE_CODE := $(wildcard native/*.cpp native/*.hpp native/*.inl)
+NATIVE := CMakeLists.txt $(NATIVE_CODE)
 PROMPT ?= def fibonacci(n):
 # Built and tested on two cores; `make test WORKERS=8` on a larger machine.
 WORKERS ?= 2
@@ -14,13 +15,14 @@ WORKERS ?= 2
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-$(BIN)/pip:
+$(VENV)/pip.stamp:
 	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or later is needed: make PYTHON=python3.11") if sys.version_info < (3, 11) else 0'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet pip==25.3
+	@touch $@
 
 # The package itself, editable: its compiled part is built again when a native source changes.
-$(VENV)/package.stamp: pyproject.toml constraints.txt $(NATIVE) | $(BIN)/pip
+$(VENV)/package.stamp: pyproject.toml constraints.txt $(NATIVE) | $(VENV)/pip.stamp
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable .
 	@touch $@
 
@@ -33,15 +35,17 @@ setup: $(VENV)/dev.stamp  ## make .venv with the package and the development too
 demo: $(VENV)/package.stamp  ## complete a prompt with the checkpoint that ships with the package
 	$(BIN)/deskside run "$(PROMPT)"
 
-check: $(VENV)/dev.stamp  ## lint, formatting, types, layers
+check: $(VENV)/dev.stamp  ## lint, formatting of Python and C++, types, layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+	$(BIN)/clang-format --dry-run -Werror $(NATIVE_CODE)
 
-format: $(VENV)/dev.stamp  ## rewrite the Python sources in the house format
+format: $(VENV)/dev.stamp  ## rewrite all sources in the house format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(NATIVE_CODE)
 
 test: $(VENV)/dev.stamp  ## the fast suite
 	$(BIN)/pytest -n $(WORKERS)
@@ -50,13 +54,13 @@ test-all: $(VENV)/dev.stamp  ## the whole suite, slow tests too
 	$(BIN)/pytest -n $(WORKERS) -m ""
 
 bench: $(VENV)/dev.stamp  ## time decode and prefill beside transformers
-	$(BIN)/python benchmarks/generate.py
+	$(BIN)/python -m benchmarks.generate
 
-native: $(BIN)/pip  ## build the compiled kernels again
+native: $(VENV)/pip.stamp  ## build the compiled kernels again
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable .
 	@touch $(VENV)/package.stamp
 
-wheel: $(BIN)/pip  ## build a wheel into dist/
+wheel: $(VENV)/pip.stamp  ## build a wheel into dist/
 	$(BIN)/pip wheel --quiet --no-deps --wheel-dir dist .
 
 clean:  ## remove caches and build outputs

@@ -122,9 +122,11 @@ void encode_mxfp4_rows(const RowsCall& call) {
             const float size = magnitude(block, kUnit, 7.052966104933725e-38f);  // 6 * 2^-126
             const int exponent = exponent_for(size, 0x400000, 2);                // 6 = 1.5 * 2^2
             const float scale = power_of_two(-exponent);
+            std::uint32_t nibbles[kUnit];
+            for (int i = 0; i < kUnit; ++i) nibbles[i] = to_e2m1(block[i] * scale);
             for (int i = 0; i < kUnit / 2; ++i)
-                out[b * (kUnit / 2) + i] = static_cast<std::uint8_t>(
-                    to_e2m1(block[2 * i] * scale) | to_e2m1(block[2 * i + 1] * scale) << 4);
+                out[b * (kUnit / 2) + i] =
+                    static_cast<std::uint8_t>(nibbles[2 * i] | nibbles[2 * i + 1] << 4);
             out[half + b] = static_cast<std::uint8_t>(exponent + 127);
         }
     });
@@ -145,19 +147,46 @@ void decode_mxfp4_rows(const RowsCall& call) {
     });
 }
 
-// Orthonormal Sylvester-Hadamard transform of rows of a power of two, by butterflies.
+// One step of butterflies inside sixteen elements: low + high, low - high.
+using Sixteen = float __attribute__((vector_size(64)));
+
+template <int S>
+LANES Sixteen butterfly(Sixteen x) {
+    const Sixteen other =
+        __builtin_shufflevector(x, x, 0 ^ S, 1 ^ S, 2 ^ S, 3 ^ S, 4 ^ S, 5 ^ S, 6 ^ S, 7 ^ S, 8 ^ S,
+                                9 ^ S, 10 ^ S, 11 ^ S, 12 ^ S, 13 ^ S, 14 ^ S, 15 ^ S);
+    Sixteen sign;
+    for (int i = 0; i < 16; ++i) sign[i] = (i & S) != 0 ? -1.0f : 1.0f;
+    return other + x * sign;
+}
+
+void butterflies(float* x, int width, int step) {
+    for (; step < width; step *= 2)
+        for (int first = 0; first < width; first += 2 * step)
+            for (int i = first; i < first + step; ++i) {
+                const float low = x[i], high = x[i + step];
+                x[i] = low + high;
+                x[i + step] = low - high;
+            }
+}
+
+// Orthonormal Sylvester-Hadamard transform of rows of a power of two, smallest steps first.
 void hadamard(const HadamardCall& call) {
     each_row(call.rows, static_cast<std::ptrdiff_t>(call.width) * 4, [&](int row) {
         const float* x = call.x + static_cast<std::ptrdiff_t>(row) * call.width;
         float* out = call.out + static_cast<std::ptrdiff_t>(row) * call.width;
         __builtin_memcpy(out, x, call.width * sizeof(float));
-        for (int step = 1; step < call.width; step *= 2)
-            for (int first = 0; first < call.width; first += 2 * step)
-                for (int i = first; i < first + step; ++i) {
-                    const float low = out[i], high = out[i + step];
-                    out[i] = low + high;
-                    out[i + step] = low - high;
-                }
+        if (call.width < 16) {
+            butterflies(out, call.width, 1);
+        } else {
+            for (int i = 0; i < call.width; i += 16) {
+                Sixteen part;
+                __builtin_memcpy(&part, out + i, sizeof part);
+                part = butterfly<8>(butterfly<4>(butterfly<2>(butterfly<1>(part))));
+                __builtin_memcpy(out + i, &part, sizeof part);
+            }
+            butterflies(out, call.width, 16);
+        }
         for (int i = 0; i < call.width; ++i) out[i] *= call.scale;
     });
 }

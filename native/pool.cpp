@@ -151,7 +151,14 @@ void run(int blocks, Body body, void* context) {
     }
     work(p);
     p.state.fetch_and(~kOpen, std::memory_order_acq_rel);
-    while ((p.state.load(std::memory_order_acquire) & kInside) != 0) relax();
+    // A worker that lost its core mid-block may need this one.
+    for (int spin = 0; (p.state.load(std::memory_order_acquire) & kInside) != 0; ++spin) {
+        if (spin < p.spins) {
+            relax();
+        } else {
+            std::this_thread::yield();
+        }
+    }
     inside = false;
 }
 

@@ -158,6 +158,7 @@ CASES = {
         attend.pool,
     ),
     "hadamard": Case({0: randn(ROWS, 64)}, {}, index.hadamard),
+    "hadamard small": Case({0: randn(ROWS, 2, 8)}, {}, index.hadamard),
     "select": Case({0: scored(200)}, {1: 64}, index.select),
     "select all": Case({0: scored(30)}, {1: 64}, index.select),
     "index_scores": index_case(32, 128),
@@ -303,3 +304,9 @@ def test_selection_counts_nan_as_the_largest():
     scores = torch.tensor([[0.0, torch.nan, 5.0, -torch.inf, torch.inf]])
     assert native.select(scores, 2).tolist() == [[1, 4]]
     assert native.select(scores, 5).tolist() == [[0, 1, 2, 4, -1]]
+
+
+@pytest.mark.parametrize("width", [1, 4, 16, 128])
+def test_the_hadamard_transform_has_the_bits_of_its_definition(width):
+    x = randn(50, width)
+    assert native.hadamard(x).equal(index.hadamard(x))
