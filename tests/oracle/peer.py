@@ -128,8 +128,8 @@ def peer_of(config: Mapping[str, Any], floats: Mapping[str, Tensor]) -> Deepseek
 def _stored(name: str, count: int, floats: Mapping[str, Tensor]) -> Tensor:
     stem, _, matrix = name.rpartition(".")
     if matrix == "gate_up_proj":
-        pairs = [[floats[f"{stem}.{e}.{half}.weight"] for half in ("w1", "w3")] for e in range(count)]
-        return torch.stack([torch.cat(pair) for pair in pairs])
+        halves = [[floats[f"{stem}.{e}.{w}.weight"] for w in ("w1", "w3")] for e in range(count)]
+        return torch.stack([torch.cat(pair) for pair in halves])
     if matrix == "down_proj":
         return torch.stack([floats[f"{stem}.{expert}.w2.weight"] for expert in range(count)])
     return floats[name]

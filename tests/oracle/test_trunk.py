@@ -85,7 +85,8 @@ def test_a_block_keeps_a_prefix_and_goes_on(judged: Judged, prefix: int, kept: i
 
 @pytest.mark.parametrize("ratios", [[0, 0], [4, 4], [128, 4], [128, 0, 128]])
 def test_other_layer_kinds(ratios: list[int]) -> None:
-    judged = Judged(NATIVE, compress_ratios=ratios, num_hidden_layers=len(ratios), num_hash_layers=1)
+    layers = {"compress_ratios": ratios, "num_hidden_layers": len(ratios), "num_hash_layers": 1}
+    judged = Judged(NATIVE, **layers)
     judged.check(judged.rig.chunked(judged.ids, [100, 31]))
 
 

@@ -9,7 +9,7 @@ from deskside.spec import CSA_RATIO, HCA_RATIO, ModelSpec
 
 __all__ = ["PROCESS_RESERVE", "workspace_bytes"]
 
-PROCESS_RESERVE = 256 * 1024**2
+PROCESS_RESERVE = 304 * 1024**2
 """Bytes for the interpreter, its libraries and allocator slack."""
 
 FLOAT = 4
