@@ -124,6 +124,7 @@ def samples(rows: int) -> dict[str, list[tuple[tuple[Any, ...], tuple[int, ...]]
                 (0, 1, 3, 4),
             )
         ],
+        "hadamard": [((floats(rows, 64),), (0,))],
         "select": [((floats(rows, KEYS), 40), (0,))],
         "route": [((floats(rows, 8), floats(8, seed=1), 2, 1.5), (0,))],
         "route_hashed": [((floats(rows, 8), integers(0, 8, rows, 2), 1.5), (0, 1))],

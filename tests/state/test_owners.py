@@ -1,8 +1,8 @@
 """All owners at once: random reserve, commit and release against a replay of kept rows alone.
 
 Two sets of owners live side by side. One takes spans with proposals that are partly rejected,
-aborts and failures; the other takes only the rows that stayed, one by one. What can be read must be equal
-bit for bit. A new owner is covered by adding it to `Owners`.
+aborts and failures; the other takes only the rows that stayed, one by one. What can be read must
+be equal bit for bit. A new owner is covered by adding it to `Owners`.
 """
 
 from dataclasses import dataclass, field

@@ -62,6 +62,7 @@ def bodies() -> Mapping[str, Callable[..., Any]]:
     """Return the body of each operation that is compiled, by the operation's name."""
     return {
         "linear": linear,
+        "hadamard": hadamard,
         "rms_norm": rms_norm,
         "rope": rope,
         "hyper_pre": hyper_pre,

@@ -6,7 +6,6 @@ from torch import Tensor
 from deskside.batch import Batch
 from deskside.model.compressor import Compressor
 from deskside.model.parts import Parts
-from deskside.ops.index import hadamard
 from deskside.spec import CSA_RATIO
 from deskside.state.kv import LayerState, Pool
 
@@ -78,7 +77,7 @@ class Indexer:
 
     def _prepared(self, rows: Tensor, keys: Pool) -> Tensor:
         """Spread outliers before a rounding; without a rounding it cancels in the product."""
-        return hadamard(rows) if keys.format.dtype == torch.uint8 else rows
+        return self._ops.hadamard(rows) if keys.format.dtype == torch.uint8 else rows
 
 
 def _all_visible(visible: Tensor, most: int) -> Tensor:

@@ -33,6 +33,7 @@ class OpSet:
     attend: Callable[..., Tensor] = attention.attend
     pool: Callable[..., Tensor] = attention.pool
     index_scores: Callable[..., Tensor] = index.index_scores
+    hadamard: Callable[..., Tensor] = index.hadamard
     select: Callable[..., Tensor] = index.select
     route: Callable[..., tuple[Tensor, Tensor]] = routing.route
     route_hashed: Callable[..., Tensor] = routing.route_hashed

@@ -16,7 +16,7 @@ from deskside.config import EngineOptions
 from deskside.core import Request
 from deskside.engine.engine import Engine, Owners
 from deskside.engine.inputs import BatchBuilder
-from deskside.kernels import native
+from deskside.kernels import native, rows
 from deskside.layout.folder import resolve
 from deskside.model.flash import Flash
 from deskside.model.weights import assemble
@@ -62,7 +62,10 @@ def build(model: str, options: EngineOptions, progress: Progress | None = None) 
     tokenizer = Tokenizer.open(checkpoint.folder)
     tokenizer.check(plan.spec, str(checkpoint.folder / "tokenizer.json"))
     target = _load(checkpoint, _operations(options), progress)
-    state = KvState.allocate(plan.spec, plan.options.kv_format, plan.kv_pages, plan.max_running)
+    body = rows.compiled if options.kernels == "native" else None
+    state = KvState.allocate(
+        plan.spec, plan.options.kv_format, plan.kv_pages, plan.max_running, body
+    )
     owners = Owners.allocate(state, plan.kv_pages, plan.max_running)
     return Runtime(
         plan=plan,

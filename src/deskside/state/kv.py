@@ -4,6 +4,7 @@ Allocates everything once from the model's shapes and the planned counts, and ha
 view of its own part. Pools have one page more than the table: a scratch page for padded writes.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -111,9 +112,18 @@ class KvState:
         return rings + sum(pool.storage.nbytes for pool in pools if pool is not None)
 
     @staticmethod
-    def allocate(spec: ModelSpec, kv_format: KvFormat, pages: int, slots: int) -> "KvState":
-        """Allocate for `pages` pages of 128 tokens and `slots` sequences at once."""
-        return _Allocation(spec, kv_format, pages, slots).state()
+    def allocate(
+        spec: ModelSpec,
+        kv_format: KvFormat,
+        pages: int,
+        slots: int,
+        body: Callable[[RowFormat], RowFormat] | None = None,
+    ) -> "KvState":
+        """Allocate for `pages` pages of 128 tokens and `slots` sequences at once.
+
+        `body` may give a faster body for a row format; the stored bytes are the same.
+        """
+        return _Allocation(spec, kv_format, pages, slots, body).state()
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +134,7 @@ class _Allocation:
     kv_format: KvFormat
     pages: int
     slots: int
+    body: Callable[[RowFormat], RowFormat] | None
 
     def state(self) -> KvState:
         spec = self.spec
@@ -149,10 +160,12 @@ class _Allocation:
         return KvState(tuple(layers), tuple(groups))
 
     def _formats(self) -> tuple[RowFormat, RowFormat]:
+        """Return the formats of attention rows and of index keys."""
         spec = self.spec
         if self.kv_format is KvFormat.FLOAT32:
             return Float32Rows(spec.head_dim), Float32Rows(spec.index_dim)
-        return Fp8Rows(spec.nope_dim, spec.rope_dim), Mxfp4Rows(spec.index_dim)
+        rows, keys = Fp8Rows(spec.nope_dim, spec.rope_dim), Mxfp4Rows(spec.index_dim)
+        return (self.body(rows), self.body(keys)) if self.body else (rows, keys)
 
     def _carries(self, ratio: int) -> list[RingGroup]:
         """Rings of raw rows, value and score side by side, for each compressor of a layer."""
