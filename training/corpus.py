@@ -16,13 +16,19 @@ import subprocess
 import sys
 import sysconfig
 import zipfile
-from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
 
 HERE = Path(__file__).parent
 
-TEST_PATH = re.compile(r"(^|/)(tests?|testing|_tests?|testsuite|idle_test)/|(^|/)(test_[^/]*|[^/]*_test|conftest)\.py$")
+TEST_PATH = re.compile(
+    r"(^|/)(tests?|testing|_tests?|testsuite|idle_test)/"
+    r"|(^|/)(test_[^/]*|[^/]*_test|conftest)\.py$"
+)
 SKIP_PATH = re.compile(
     r"(^|/)(_?vendor(ed)?|third_party|_?externals?|site-packages|node_modules|lib2to3|__pycache__)/"
     r"|_pb2(_grpc)?\.py$|/(locale|encodings|cjk)/|pydoc_data/|turtledemo/"
@@ -123,9 +129,9 @@ def read_wheel(project: str, wheel: Path, limits: Limits) -> Iterator[Document]:
                 if text and len(text) > 400:
                     yield Document(project, path, "prose", text)
                 continue
-            kind = "code" if path.endswith(".py") else "prose" if path.endswith(PROSE_SUFFIXES) else ""
-            if not kind or not keep_path(project, path, limits):
+            if not path.endswith((".py", *PROSE_SUFFIXES)) or not keep_path(project, path, limits):
                 continue
+            kind = "code" if path.endswith(".py") else "prose"
             text = clean(archive.read(path))
             if text is not None and acceptable(text, limits):
                 yield Document(project, path, kind, text)
@@ -150,7 +156,9 @@ def line_keys(text: str) -> list[int]:
     return [hash(line) for line in lines if len(line) >= 12]
 
 
-def deduplicate(documents: Iterable[Document], held_out: set[int], limits: Limits) -> Iterator[Document]:
+def deduplicate(
+    documents: Iterable[Document], held_out: set[int], limits: Limits
+) -> Iterator[Document]:
     """Drops files most of whose lines were seen, and files that resemble held-out ones."""
     seen: set[int] = set()
     used: dict[str, int] = {}

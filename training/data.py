@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from training.pack import Ids
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from training.pack import Ids
 
 
 class Batches:
     """Endless rows of documents laid end to end, the documents shuffled anew each epoch."""
 
-    def __init__(self, tokens: Ids, batch: int, length: int, seed: int, device: torch.device) -> None:
+    def __init__(
+        self, tokens: Ids, batch: int, length: int, seed: int, device: torch.device
+    ) -> None:
         self.tokens, self.batch, self.length, self.device = tokens, batch, length, device
         starts = np.flatnonzero(tokens == 0)
         self.spans = np.stack((starts, np.append(starts[1:], len(tokens))), 1)

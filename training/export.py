@@ -13,13 +13,14 @@ import shutil
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
+from deskside.checkpoint.writer import write
 from deskside.formats import fp8, mxfp4
 from training.quantize import stored_as
 
-SHARD_BYTES = 14_000_000
+SHARD_BYTES = 15 << 20
 
 
 def pack_one(name: str, value: Tensor) -> dict[str, Tensor]:
@@ -45,10 +46,9 @@ def scale_name(name: str) -> str:
 
 
 def pack(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """All tensors of the checkpoint, in the order in which a reader wants them."""
+    """All tensors of the checkpoint by name."""
     out: dict[str, Tensor] = {}
-    for name in sorted(weights, key=file_order):
-        value = weights[name]
+    for name, value in weights.items():
         if name.endswith("tid2eid"):
             out[name] = value.long()
         elif ".experts.w" in name:
@@ -60,37 +60,15 @@ def pack(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     return out
 
 
-def file_order(name: str) -> tuple[int, str]:
-    """Embedding, layers, then what follows them."""
-    if name.startswith("layers."):
-        return int(name.split(".")[1]) + 1, name
-    return (0 if name.startswith("embed") else 1_000), name
-
-
 def export_checkpoint(
     weights: dict[str, Tensor], config: Path, tokenizer: Path, folder: Path
 ) -> None:
-    """Writes the folder; the index comes last, so a half-written folder has none."""
-    folder.mkdir(parents=True, exist_ok=True)
-    shards: list[dict[str, Tensor]] = [{}]
-    size = total = 0
-    for name, value in pack(weights).items():
-        if size + value.nbytes > SHARD_BYTES:
-            shards.append({})
-            size = 0
-        shards[-1][name] = value.contiguous()
-        size += value.nbytes
-        total += value.nbytes
-    where: dict[str, str] = {}
-    for number, shard in enumerate(shards, 1):
-        file = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
-        save_file(shard, folder / file)
-        where.update(dict.fromkeys(shard, file))
+    """Writes the folder anew: shards, index and config.json by the product, then the tokenizer."""
+    if folder.exists():
+        shutil.rmtree(folder)
+    write(folder, json.loads(config.read_text()), pack(weights).items(), shard_bytes=SHARD_BYTES)
     for file_name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(tokenizer / file_name, folder / file_name)
-    shutil.copy(config, folder / "config.json")
-    index = {"metadata": {"total_size": total}, "weight_map": where}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index, separators=(",", ":")))
 
 
 def load_checkpoint(folder: Path) -> dict[str, Tensor]:
@@ -105,7 +83,8 @@ def load_checkpoint(folder: Path) -> dict[str, Tensor]:
         if name.endswith(".scale"):
             continue
         if value.dtype == torch.int8:
-            value = mxfp4.decode(value.view(torch.uint8), stored[scale_name(name)].view(torch.uint8))
+            scales = stored[scale_name(name)].view(torch.uint8)
+            value = mxfp4.decode(value.view(torch.uint8), scales)
         elif value.dtype == torch.float8_e4m3fn:
             value = fp8.decode(value, stored[scale_name(name)].view(torch.uint8))
         if ".experts." in name:
@@ -120,7 +99,7 @@ def load_checkpoint(folder: Path) -> dict[str, Tensor]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--weights", type=Path, required=True, help="masters saved by training")
+    parser.add_argument("--weights", type=Path, required=True, help="masters of stage 4")
     parser.add_argument("--config", type=Path, default=Path(__file__).parent / "config.json")
     parser.add_argument("--tokenizer", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)

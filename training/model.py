@@ -8,17 +8,21 @@ one more term of the denominator. Parameters carry the checkpoint's names, exper
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from training.quantize import fp4_cache, fp8_cache, hadamard
-from training.shape import Shape
 from training.sinkhorn import sinkhorn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from training.shape import Shape
 
 NEG = -1e30
 
@@ -354,7 +358,9 @@ class MoE(nn.Module):
         return F.linear(mid, down).view(batch, length, hidden), load
 
 
-def split_streams(x: Tensor, fn: Tensor, base: Tensor, scale: Tensor, shape: Shape) -> tuple[Tensor, Tensor, Tensor]:
+def split_streams(
+    x: Tensor, fn: Tensor, base: Tensor, scale: Tensor, shape: Shape
+) -> tuple[Tensor, Tensor, Tensor]:
     """Collapses the residual streams: the sub-layer's input, and how to write its output back."""
     n, eps = shape.hc_mult, shape.hc_eps
     flat = x.flatten(2)
@@ -480,7 +486,9 @@ def head_logits(x: Tensor, trunk: Trunk) -> Tensor:
 def head_loss(x: Tensor, target: Tensor, trunk: Trunk) -> Tensor:
     """Cross entropy of each position, [batch, length]."""
     logits = head_logits(x, trunk)
-    return F.cross_entropy(logits.flatten(0, 1), target.flatten(), reduction="none").view(target.shape)
+    return F.cross_entropy(logits.flatten(0, 1), target.flatten(), reduction="none").view(
+        target.shape
+    )
 
 
 def initialise(model: Trunk, seed: int) -> None:

@@ -69,7 +69,9 @@ class Matrices:
         return cls(kind, live, pieces, stack)
 
     def step(self, rate: float, rates: Rates, quantise: bool) -> None:
-        grad = torch.cat([p.grad.reshape(-1, *p.shape[-2:]) for p in self.live if p.grad is not None])
+        grad = torch.cat(
+            [p.grad.reshape(-1, *p.shape[-2:]) for p in self.live if p.grad is not None]
+        )
         if grad.shape[0] == self.master.shape[0]:
             self.momentum.lerp_(grad.float(), 1 - rates.momentum)
             update = torch.lerp(grad.float(), self.momentum, rates.momentum)
@@ -108,7 +110,8 @@ class Rest:
 
     def step(self, factor: float, quantise: bool) -> None:
         if any(p.grad is None for p in self.live):
-            return self.publish(quantise)
+            self.publish(quantise)
+            return
         self.count += 1
         b1, b2, rate = 0.9, 0.98, self.rate * factor
         grads = [p.grad.float() for p in self.live if p.grad is not None]

@@ -14,22 +14,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
-
 
 def power_above(x: Tensor) -> Tensor:
     """The exponent of the least power of two that is not below a positive x."""
     mantissa, exponent = torch.frexp(x)
     return exponent - (mantissa == 0.5).to(exponent.dtype)
-
-
-def e2m1_index(x: Tensor) -> Tensor:
-    """Magnitude index 0..7 of the nearest E2M1 value, ties to the even index; x >= 0."""
-    fine = torch.round(x * 2)  # steps of 0.5 up to 2
-    middle = torch.round(x) + 2  # steps of 1 from 2 to 4
-    coarse = torch.round(x / 2) + 4  # steps of 2 from 4 to 6
-    index = torch.where(x < 2, fine, torch.where(x < 4, middle, coarse))
-    return index.clamp(max=7)
 
 
 def e2m1_round(x: Tensor) -> Tensor:
@@ -42,7 +31,8 @@ def e2m1_round(x: Tensor) -> Tensor:
 def fp8_cache(x: Tensor) -> Tensor:
     """FP8 rounding of cached rows in blocks of 64, straight-through."""
     wide = x.detach().float().unflatten(-1, (-1, 64))
-    scale = torch.exp2(torch.ceil(torch.log2(wide.abs().amax(-1, keepdim=True).clamp(min=1e-4) / 448)))
+    top = wide.abs().amax(-1, keepdim=True).clamp(min=1e-4)
+    scale = torch.exp2(torch.ceil(torch.log2(top / 448)))
     rounded = ((wide / scale).clamp(-448, 448).to(torch.float8_e4m3fn).float() * scale).flatten(-2)
     return x + (rounded.to(x.dtype) - x.detach())
 
@@ -50,7 +40,8 @@ def fp8_cache(x: Tensor) -> Tensor:
 def fp4_cache(x: Tensor) -> Tensor:
     """FP4 rounding of index rows in blocks of 32, straight-through."""
     wide = x.detach().float().unflatten(-1, (-1, 32))
-    scale = torch.exp2(torch.ceil(torch.log2(wide.abs().amax(-1, keepdim=True).clamp(min=1e-30) / 6)))
+    top = wide.abs().amax(-1, keepdim=True).clamp(min=1e-30)
+    scale = torch.exp2(torch.ceil(torch.log2(top / 6)))
     rounded = (e2m1_round(wide / scale) * scale).flatten(-2)
     return x + (rounded.to(x.dtype) - x.detach())
 

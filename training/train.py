@@ -13,20 +13,25 @@ import multiprocessing
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 
 from training.data import Batches, Windows, held_out_windows
+from training.evaluate import bits_per_byte
 from training.export import export_checkpoint, load_checkpoint
 from training.model import Mode, Trunk, initialise
 from training.optimiser import Optimiser, Rates
 from training.pack import load_tokens
 from training.shape import Shape
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 @dataclass(frozen=True)
@@ -80,24 +85,6 @@ def balance_experts(model: Trunk, loads: list[Tensor], amount: float) -> None:
                 bias = layer.ffn.gate.bias
                 bias.add_(torch.sign(load.mean() - load), alpha=amount)
                 bias.sub_(bias.mean())
-
-
-def bits_per_byte(model: Trunk, windows: Windows, batch: int, mode: Mode) -> dict[str, float]:
-    """Held-out bits per byte, by project and over all bytes; uses the compiled training pass."""
-    bits: dict[str, float] = {}
-    device = model.hc_head_base.device
-    for start in range(0, len(windows.ids), batch):
-        ids = windows.ids[start : start + batch]
-        missing = batch - len(ids)
-        rows = torch.cat((ids, ids[:1].expand(missing, -1))) if missing else ids
-        loss, _, _ = model.losses(rows.to(device), mode)
-        loss = loss.detach().float().cpu()[: len(ids)] * windows.counted[start : start + batch]
-        for row, value in enumerate(loss.sum(1).tolist()):
-            name = windows.project[start + row]
-            bits[name] = bits.get(name, 0.0) + value / 0.6931471805599453
-    result = {name: value / windows.bytes[name] for name, value in sorted(bits.items())}
-    result["all"] = sum(bits.values()) / sum(windows.bytes.values())
-    return result
 
 
 class Run:
@@ -195,7 +182,8 @@ def main() -> None:
     if args.compile_only:
         model = prepare(shape, recipe.seed, device)
         model.compile_parts()
-        return warm_up(model, LATE, args.batch, args.length)
+        warm_up(model, LATE, args.batch, args.length)
+        return
     args.out.mkdir(parents=True, exist_ok=True)
     tokenizer_file = args.tokenizer / "tokenizer.json"
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
@@ -206,7 +194,9 @@ def main() -> None:
         if device.type == "cuda":
             model.compile_parts()
             warm_up(model, EARLY, args.batch, args.length)
-            subprocess.Popen([sys.executable, "-m", "training.train", *sys.argv[1:], "--compile-only"])
+            subprocess.Popen(
+                [sys.executable, "-m", "training.train", *sys.argv[1:], "--compile-only"]
+            )
         tokens = loading.result()
     windows = held_out_windows(args.held_out, tokenizer_file, args.length)
     batches = Batches(tokens, args.batch, args.length, recipe.seed, device)
@@ -219,8 +209,10 @@ def main() -> None:
         (args.out / "snapshot.done").write_text(f"{run.step}\n")
 
     run.train(start, args.every, [(float(x), snapshot) for x in args.snapshots.split(",") if x])
+    masters = {name: value.contiguous() for name, value in run.masters().items()}
+    save_file(masters, args.out / "masters.safetensors")
     finish(run, windows, report, time.perf_counter() - start)
-    export_checkpoint(run.masters(), args.config, args.tokenizer, args.out / "checkpoint")
+    export_checkpoint(masters, args.config, args.tokenizer, args.out / "checkpoint")
     (args.out / "report.json").write_text(json.dumps(report, indent=1))
     print(json.dumps(report), flush=True)
 
