@@ -39,8 +39,11 @@ class FinishReason(StrEnum):
 class SamplingParams:
     """How tokens are drawn for one request.
 
-    `temperature` 0 is greedy; `top_k` 0 and `top_p` 1 leave the distribution whole. A `seed` of
-    None is replaced by a random one at submission, which is returned with the result.
+    `temperature` 0 is greedy; `top_k` 0, `top_p` 1 and `min_p` 0 leave the distribution whole,
+    penalties of 0 and a `repetition_penalty` of 1 leave the logits alone. `logit_bias` holds pairs
+    of a token and what is added to its logit. Before `min_tokens` tokens no end or stop token is
+    drawn. `speculate.policy` states the formulas. A `seed` of None is replaced by a random one at
+    submission, which is returned with the result.
     """
 
     temperature: float = 1.0
@@ -51,6 +54,12 @@ class SamplingParams:
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    min_tokens: int = 0
 
     def __post_init__(self) -> None:
         """Refuse values outside their range, naming the option."""
@@ -66,6 +75,27 @@ class SamplingParams:
             raise InputError(f"seed must lie in [0, 2^63), got {self.seed}")
         if any(not text for text in self.stop):
             raise InputError("stop must not hold an empty string: it would end every text at once")
+        self._check_policy()
+
+    def _check_policy(self) -> None:
+        if not 0.0 <= self.min_p <= 1.0:
+            raise InputError(f"min-p must lie in [0, 1], got {self.min_p}")
+        for name in ("presence_penalty", "frequency_penalty"):
+            if not -2.0 <= getattr(self, name) <= 2.0:
+                raise InputError(f"{name} must lie in [-2, 2], got {getattr(self, name)}")
+        if not 0.0 < self.repetition_penalty <= 10.0:
+            raise InputError(
+                f"repetition_penalty must lie in (0, 10], got {self.repetition_penalty}"
+            )
+        tokens = [token for token, _ in self.logit_bias]
+        if len(set(tokens)) < len(tokens) or any(token < 0 for token in tokens):
+            raise InputError("logit_bias must name each token once, by an id of 0 or more")
+        if any(not -100.0 <= bias <= 100.0 for _, bias in self.logit_bias):
+            raise InputError("logit_bias must lie in [-100, 100] for every token")
+        if not 0 <= self.min_tokens <= self.max_tokens:
+            raise InputError(
+                f"min-tokens must lie in [0, max-tokens = {self.max_tokens}], got {self.min_tokens}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
