@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from deskside.core import Request, SamplingParams
-from deskside.engine.sampler import Draw, sample
+from deskside.engine.verify import Proposal, Question, judge
 from deskside.ops.sample import draw, greedy, target_distribution
+from deskside.speculate.policy import Policy
 
 LOGITS = torch.tensor([1.0, 3.0, 2.0, 3.0, -1.0])
 
@@ -66,10 +67,21 @@ def test_greedy_takes_the_lower_of_two() -> None:
     assert greedy(rows).tolist() == [1, 1, 0]
 
 
-def drawn(logits: Tensor, seed: int, positions: range, **options: float) -> list[int]:
+def question(position: int, seed: int = 1, **options: float) -> Question:
+    """Ask for the token of a position, behind a prompt of one token."""
     params = SamplingParams(seed=seed, **options)  # type: ignore[arg-type]
-    draws = [Draw(Request((1,), params), seed, position) for position in positions]
-    return sample(logits.expand(len(positions), -1), draws)
+    known = (1,) * position
+    return Question(Request((1,), params), seed, Policy(params), known, Proposal.none(5))
+
+
+def answers(logits: Tensor, questions: list[Question]) -> list[int]:
+    verdicts = judge(logits.expand(len(questions), -1), questions)
+    assert all(verdict.accepted == 0 for verdict in verdicts)
+    return [verdict.token for verdict in verdicts]
+
+
+def drawn(logits: Tensor, seed: int, positions: range, **options: float) -> list[int]:
+    return answers(logits, [question(1 + position, seed, **options) for position in positions])
 
 
 def test_same_seed_same_tokens_in_any_company() -> None:
@@ -93,9 +105,15 @@ def test_sampled_tokens_pass_a_chi_square_test() -> None:
 
 
 def test_mixed_rows_draw_as_alone() -> None:
-    mixed = [
-        Draw(Request((1,), SamplingParams(temperature=0)), 1, 5),
-        Draw(Request((1,), SamplingParams(temperature=1)), 1, 5),
-    ]
-    tokens = sample(LOGITS.expand(2, -1), mixed)
-    assert tokens == [sample(LOGITS.expand(1, -1), [one])[0] for one in mixed]
+    mixed = [question(5, temperature=0.0), question(5, temperature=1.0)]
+    assert answers(LOGITS, mixed) == [answers(LOGITS, [one])[0] for one in mixed]
+
+
+def test_penalties_count_what_was_emitted() -> None:
+    params = SamplingParams(temperature=0, presence_penalty=1.5, frequency_penalty=0.1)
+
+    def after(*output: int) -> int:
+        one = Question(Request((1,), params), 1, Policy(params), (1, *output), Proposal.none(5))
+        return answers(LOGITS, [one])[0]
+
+    assert [after(), after(1), after(1, 3), after(1, 3, 2)] == [1, 3, 2, 1]

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from deskside.core import Admission, Emission, Request, SequenceId, Span, StepOutput, StepPlan
 from deskside.engine.inputs import BatchBuilder
-from deskside.engine.sampler import Draw, sample
+from deskside.engine.verify import Proposal, Question, judge
 from deskside.model.flash import Flash
+from deskside.speculate.policy import Policy
 from deskside.speculate.stop import StopRule
 from deskside.state.kv import KvState
 from deskside.state.owner import Ledger
@@ -44,6 +45,8 @@ class Owners:
 @dataclass(frozen=True, slots=True)
 class _Live:
     request: Request
+    seed: int
+    policy: Policy
     stop: StopRule
 
 
@@ -80,7 +83,7 @@ class Engine:
             return StepOutput(plan.step, {})
         with self._ledger.open(plan.spans) as transaction:
             logits = self._forward(plan.spans)
-            drawn = self._draw(plan.spans, logits)
+            drawn = self._verify(plan.spans, logits)
             emissions = [self._trim(s, t) for s, t in zip(plan.spans, drawn, strict=True)]
             transaction.commit([emission.kept for emission in emissions])
         ended = dict(zip((span.sequence for span in plan.spans), emissions, strict=True))
@@ -98,26 +101,28 @@ class Engine:
     def _admit(self, admission: Admission) -> None:
         request = admission.request
         assert request.params.seed is not None, "a request has its seed when it is admitted"
+        stop = self._stop_rule(request)
+        policy = Policy(request.params, stop.ends)
         self._owners.tokens.admit(admission.sequence, request.prompt)
-        self._live[admission.sequence] = _Live(request, self._stop_rule(request))
+        self._live[admission.sequence] = _Live(request, request.params.seed, policy, stop)
 
     def _forward(self, spans: Sequence[Span]) -> Tensor:
         ids = [token for span in spans for token in self._owners.tokens.rows(span)]
         return self._model.forward(self._builder.build(spans, ids), self._state)
 
-    def _draw(self, spans: Sequence[Span], logits: Tensor) -> list[tuple[int, ...]]:
+    def _verify(self, spans: Sequence[Span], logits: Tensor) -> list[tuple[int, ...]]:
         """Return the tokens each span would emit; none where it does not sample."""
         sampled = [span for span in spans if span.samples]
         if not sampled:
             return [() for _ in spans]
-        draws = [self._draw_of(span) for span in sampled]
-        tokens = iter(sample(logits, draws))
-        return [(next(tokens),) if span.samples else () for span in spans]
+        questions = [self._question(span, logits.shape[1]) for span in sampled]
+        verdicts = iter(judge(logits, questions))
+        return [(next(verdicts).token,) if span.samples else () for span in spans]
 
-    def _draw_of(self, span: Span) -> Draw:
-        request = self._live[span.sequence].request
-        assert request.params.seed is not None
-        return Draw(request, request.params.seed, span.end)
+    def _question(self, span: Span, vocab: int) -> Question:
+        live = self._live[span.sequence]
+        known = self._owners.tokens.known(span.sequence)
+        return Question(live.request, live.seed, live.policy, known, Proposal.none(vocab))
 
     def _trim(self, span: Span, tokens: tuple[int, ...]) -> Emission:
         """Apply the stop rules before the commit: a stop at token j keeps certain + j - 1 rows."""

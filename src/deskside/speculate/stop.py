@@ -32,6 +32,11 @@ class StopRule:
             assert bytes_of is not None
             self._scanner = StopScanner(bytes_of, params.stop)
 
+    @property
+    def ends(self) -> frozenset[int]:
+        """Tokens that end the sequence."""
+        return self._ends
+
     def take(self, tokens: Sequence[int]) -> tuple[tuple[int, ...], FinishReason | None]:
         """Return the tokens that are emitted, up to the one that ends the sequence, and why."""
         for count, token in enumerate(tokens, start=1):
