@@ -10,6 +10,7 @@ from torch import Tensor
 from deskside.formats import fp8, mxfp4
 from deskside.formats.packed import Format, Packed
 from deskside.kernels import native
+from deskside.ops.integer_moe import windows_of
 from deskside.ops.opset import OpSet
 
 HEADS, WIDTH, KEYS, STREAMS, HIDDEN, INNER = 8, 128, 150, 4, 384, 512
@@ -58,7 +59,10 @@ def samples(rows: int) -> dict[str, list[tuple[tuple[Any, ...], tuple[int, ...]]
         mx(8, INNER, HIDDEN, seed=2),
         mx(8, HIDDEN, INNER, seed=3),
     )
+    windows = windows_of(*banks, 10.0, 2, 4.0)
     x = floats(rows, HIDDEN, seed=1)
+    chosen, shares = integers(-1, 8, rows, 2), floats(rows, 2, seed=3)
+    sums = integers(-(2**40), 2**40, rows, HIDDEN)
     visible = integers(0, KEYS + 1, rows, seed=2)
     weights = [
         floats(INNER, HIDDEN, seed=5, scale=0.05),
@@ -131,12 +135,9 @@ def samples(rows: int) -> dict[str, list[tuple[tuple[Any, ...], tuple[int, ...]]
         "swiglu": [
             ((floats(rows, INNER, scale=8.0), floats(rows, INNER, seed=1, scale=8.0), 10.0), (0, 1))
         ],
-        "moe": [
-            (
-                (x, integers(-1, 8, rows, 2), floats(rows, 2, seed=3), *banks, 10.0),
-                (0, 1, 2),
-            )
-        ],
+        "moe": [((x, chosen, shares, *banks, 10.0), (0, 1, 2))],
+        "expert_sums": [((x, chosen, shares, *banks, windows), (0, 1, 2))],
+        "finish_experts": [((sums, windows, x, chosen, shares), (0, 2, 3, 4))],
     }
 
 

@@ -11,7 +11,7 @@ from typing import Any, Self
 from torch import Tensor
 
 from deskside.ops import attend as attention
-from deskside.ops import hyper, index, rotary
+from deskside.ops import hyper, index, integer_moe, rotary
 from deskside.ops import linear as matrices
 from deskside.ops import moe as experts
 from deskside.ops import route as routing
@@ -39,6 +39,8 @@ class OpSet:
     route_hashed: Callable[..., Tensor] = routing.route_hashed
     swiglu: Callable[..., Tensor] = routing.swiglu
     moe: Callable[..., Tensor] = experts.moe
+    expert_sums: Callable[..., Tensor] = integer_moe.expert_sums
+    finish_experts: Callable[..., Tensor] = integer_moe.finish_experts
 
     def replaced(self, bodies: Mapping[str, Callable[..., Any]]) -> Self:
         """Return the set with faster bodies in place of definitions.
