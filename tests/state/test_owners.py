@@ -5,7 +5,7 @@ aborts and failures; the other takes only the rows that stayed, one by one. What
 be equal bit for bit. A new owner is covered by adding it to `Owners`.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 import torch
@@ -19,18 +19,29 @@ from deskside.engine.engine import Owners
 from deskside.engine.inputs import BatchBuilder
 from deskside.errors import CapacityError
 from deskside.layout.kv import KvFormat, pages_for
-from deskside.spec import ModelSpec
+from deskside.spec import DrafterSpec, ModelSpec
+from deskside.state.context import DraftContext
 from deskside.state.kv import KvState, Ring
+from deskside.state.rings import Rings
 from tests.oracle.peer import TINY
 
 PAGES = 6
 SLOTS = 3
 LIMIT = 320
+TINY_SPEC = replace(
+    ModelSpec.from_config(TINY),
+    drafter=DrafterSpec(block=5, markov_rank=8, noise_token=2, target_layers=(1, 4), stages=2),
+)
 
 
 def content(token: int, position: int, width: int) -> Tensor:
     """Make up the row that a token at a position leaves behind."""
     return torch.arange(width) * 0.5 + token * 7 + position * 1000
+
+
+def recent(end: int, ring: Ring) -> list[int]:
+    """Return where a ring holds the last rows before a frontier."""
+    return [p % ring.length for p in range(max(0, end - ring.length), end)]
 
 
 @dataclass
@@ -42,7 +53,9 @@ class World:
 
     def __post_init__(self) -> None:
         self.state = KvState.allocate(self.spec, KvFormat.FLOAT32, PAGES, SLOTS)
-        self.owners = Owners.allocate(self.state, PAGES, SLOTS)
+        self.context = DraftContext.allocate(self.spec, KvFormat.FLOAT32, SLOTS)
+        rings = Rings(SLOTS, (*self.state.groups, self.context.group))
+        self.owners = replace(Owners.allocate(self.state, PAGES, SLOTS), rings=rings)
         self.ledger = self.owners.ledger()
         self.builder = BatchBuilder(self.spec, self.owners.pages, self.owners.rings)
 
@@ -51,13 +64,17 @@ class World:
         batch = self.builder.build(spans, ids)
         positions = batch.positions.tolist()
 
+        def rows(width: int) -> Tensor:
+            return torch.stack([content(*at, width) for at in zip(ids, positions, strict=True)])
+
         def stage(ring: Ring | None) -> Tensor | None:
             if ring is None:
                 return None
-            rows = [
-                content(t, p, ring.storage.shape[2]) for t, p in zip(ids, positions, strict=True)
-            ]
-            return ring.extend(torch.stack(rows), batch.slots, batch.stage[ring.length])
+            own = rows(ring.storage.shape[2])
+            return ring.extend(own, batch.slots, batch.stage[ring.length])
+
+        last = rows(self.spec.head_dim)[batch.stage[self.spec.window]]
+        self.context.stage([last + number for number, _ in enumerate(self.context.stages)])
 
         for layer, ratio in zip(self.state.layers, self.spec.ratios, strict=True):
             stage(layer.window)
@@ -77,12 +94,10 @@ class World:
             return []
         slot = self.owners.rings.slot(sequence)
         table = torch.tensor([self.owners.pages.table(sequence)])
-        seen = []
+        seen = [ring.storage[slot, recent(end, ring)] for ring in self.context.stages]
         for layer, ratio in zip(self.state.layers, self.spec.ratios, strict=True):
-            for ring in (layer.window, layer.carry, layer.index_carry):
-                if ring is not None:
-                    at = [p % ring.length for p in range(max(0, end - ring.length), end)]
-                    seen.append(ring.storage[slot, at])
+            rings = (r for r in (layer.window, layer.carry, layer.index_carry) if r is not None)
+            seen += [ring.storage[slot, recent(end, ring)] for ring in rings]
             pools = (pool for pool in (layer.entries, layer.index_keys) if pool is not None)
             seen += [pool.read(table)[: end // ratio] for pool in pools]
         return seen
@@ -93,7 +108,7 @@ class OwnersMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        spec = ModelSpec.from_config(TINY)
+        spec = TINY_SPEC
         self.busy = World(spec)
         self.plain = World(spec)
         self.live: dict[SequenceId, list[int]] = {}
@@ -189,7 +204,7 @@ TestOwners.settings = settings(max_examples=40, stateful_step_count=25, deadline
 
 
 def test_ring_slots_run_out_in_one_line() -> None:
-    world = World(ModelSpec.from_config(TINY))
+    world = World(TINY_SPEC)
     for number in range(SLOTS + 1):
         world.owners.tokens.admit(SequenceId(number), [1])
     spans = [Span(SequenceId(number), 0, 1) for number in range(SLOTS + 1)]

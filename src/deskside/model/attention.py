@@ -40,9 +40,8 @@ class Attention:
         query = ops.rms_norm(ops.linear(x, self.wq_a), self.q_norm, spec.norm_eps)
         q = ops.linear(query, self.wq_b).unflatten(1, (spec.heads, spec.head_dim))
         q = ops.rope(ops.rms_norm(q, None, spec.norm_eps), table)
-        kv = ops.rms_norm(ops.linear(x, self.wkv), self.kv_norm, spec.norm_eps)
         window = state.window
-        keys = window.extend(ops.rope(kv, table), batch.slots, batch.stage[window.length])
+        keys = window.extend(self.keys(x, table), batch.slots, batch.stage[window.length])
         entry_keys, entry_index = self._entries(x, query, batch, tables, state)
         attended = ops.attend(
             q,
@@ -54,6 +53,11 @@ class Attention:
             spec.head_dim**-0.5,
         )
         return self._project(ops.rope(attended, table, True))
+
+    def keys(self, x: Tensor, table: Tensor) -> Tensor:
+        """Return what rows [rows, hidden] leave in the window: keys [rows, head_dim], rotated."""
+        kv = self._ops.rms_norm(self._ops.linear(x, self.wkv), self.kv_norm, self._spec.norm_eps)
+        return self._ops.rope(kv, table)
 
     def _project(self, attended: Tensor) -> Tensor:
         groups = attended.flatten(1).chunk(self._spec.o_groups, dim=1)

@@ -1,4 +1,7 @@
-"""One layer: attention and experts, each between the two halves of a hyper-connection."""
+"""One layer: attention and experts, each between the two halves of a hyper-connection.
+
+Beside it the end of a stack of layers, where the streams come together and become logits.
+"""
 
 from collections.abc import Callable
 
@@ -9,9 +12,10 @@ from deskside.model.attention import Attention
 from deskside.model.moe import MoE
 from deskside.model.parts import Parts
 from deskside.model.rotary import RotaryTables
+from deskside.ops.linear import Weight
 from deskside.state.kv import LayerState
 
-__all__ = ["Block"]
+__all__ = ["Block", "Head"]
 
 
 class HyperConnection:
@@ -42,7 +46,7 @@ class HyperConnection:
 
 
 class Block:
-    """One trunk layer."""
+    """One layer of the trunk, or one stage of the drafter."""
 
     def __init__(self, parts: Parts, ratio: int, hashed: bool) -> None:
         self.attn = Attention(parts.below("attn"), ratio)
@@ -58,3 +62,31 @@ class Block:
             streams, lambda x: self.attn.forward(x, batch, tables, state)
         )
         return self._ffn_connection.around(streams, lambda x: self.ffn.forward(x, batch.ids))
+
+
+class Head:
+    """Weights `hc_head_*` and `norm`: what stands between the last layer and a head matrix."""
+
+    def __init__(self, parts: Parts) -> None:
+        self.hc_head_fn = parts.tensor("hc_head_fn")
+        self.hc_head_base = parts.tensor("hc_head_base")
+        self.hc_head_scale = parts.tensor("hc_head_scale")
+        self.norm = parts.tensor("norm.weight")
+        self._spec = parts.spec
+        self._ops = parts.ops
+
+    def collapse(self, streams: Tensor) -> Tensor:
+        """Bring streams [rows, S, hidden] together: [rows, hidden], before the norm."""
+        spec = self._spec
+        return self._ops.hyper_head(
+            streams,
+            self.hc_head_fn,
+            self.hc_head_base,
+            self.hc_head_scale,
+            spec.hc_eps,
+            spec.norm_eps,
+        )
+
+    def logits(self, x: Tensor, matrix: Weight) -> Tensor:
+        """Norm collapsed rows [rows, hidden] and multiply: [rows, vocab] float32."""
+        return self._ops.linear(self._ops.rms_norm(x, self.norm, self._spec.norm_eps), matrix)

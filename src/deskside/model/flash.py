@@ -1,11 +1,11 @@
 """The whole trunk: embedding, layers, head. One forward for any mix of ragged spans."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from torch import Tensor
 
 from deskside.batch import Batch
-from deskside.model.block import Block
+from deskside.model.block import Block, Head
 from deskside.model.parts import Parts
 from deskside.model.rotary import Rotary
 from deskside.ops.linear import Weight
@@ -13,7 +13,13 @@ from deskside.ops.opset import OpSet
 from deskside.spec import ModelSpec
 from deskside.state.kv import KvState
 
-__all__ = ["Flash"]
+__all__ = ["Flash", "Watch"]
+
+Watch = Callable[[int, Tensor], None]
+
+
+def _unwatched(layer: int, streams: Tensor) -> None:
+    """Look at nothing."""
 
 
 class Flash:
@@ -26,21 +32,19 @@ class Flash:
             Block(parts.below(f"layers.{i}"), ratio, i < spec.hash_layers)
             for i, ratio in enumerate(spec.ratios)
         ]
-        self.hc_head_fn = parts.tensor("hc_head_fn")
-        self.hc_head_base = parts.tensor("hc_head_base")
-        self.hc_head_scale = parts.tensor("hc_head_scale")
-        self.norm = parts.tensor("norm.weight")
+        self.final = Head(parts)
         self.head = parts.matrix("head.weight")
         self._rotary = Rotary(spec, ops)
         self._spec = spec
-        self._ops = ops
 
-    def forward(self, batch: Batch, state: KvState) -> Tensor:
+    def forward(self, batch: Batch, state: KvState, watch: Watch = _unwatched) -> Tensor:
         """Process a batch's rows and leave their state in staging and beyond the frontiers.
 
         Args:
             batch: rows of reserved spans.
             state: the cache; history in it is only read.
+            watch: is shown every layer's number and its output streams [rows, S, hidden]; a
+                drafter takes its features there.
 
         Returns:
             Logits [logit rows, vocab] float32 of `batch.logit_rows`.
@@ -48,20 +52,10 @@ class Flash:
         tables = self._rotary.tables(batch)
         embedded = self.embed[batch.ids].float()
         streams = embedded.unsqueeze(1).repeat(1, self._spec.streams, 1)
-        for layer, layer_state in zip(self.layers, state.layers, strict=True):
-            streams = layer.forward(streams, batch, tables, layer_state)
-        return self._logits(streams[batch.logit_rows])
-
-    def _logits(self, streams: Tensor) -> Tensor:
-        spec, ops = self._spec, self._ops
-        if streams.shape[0] == 0:
-            return streams.new_zeros(0, spec.vocab)
-        x = ops.hyper_head(
-            streams,
-            self.hc_head_fn,
-            self.hc_head_base,
-            self.hc_head_scale,
-            spec.hc_eps,
-            spec.norm_eps,
-        )
-        return ops.linear(ops.rms_norm(x, self.norm, spec.norm_eps), self.head)
+        for number, (layer, kept) in enumerate(zip(self.layers, state.layers, strict=True)):
+            streams = layer.forward(streams, batch, tables, kept)
+            watch(number, streams)
+        rows = streams[batch.logit_rows]
+        if rows.shape[0] == 0:
+            return streams.new_zeros(0, self._spec.vocab)
+        return self.final.logits(self.final.collapse(rows), self.head)

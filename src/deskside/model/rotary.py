@@ -48,3 +48,7 @@ class Rotary:
                 for ratio, emissions in batch.emissions.items()
             },
         )
+
+    def rows(self, positions: Tensor) -> Tensor:
+        """Make the plain table of positions [rows]: [rows, 2, rope/2]."""
+        return self._ops.rope_table(positions, self._plain)

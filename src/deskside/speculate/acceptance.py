@@ -16,7 +16,15 @@ from torch import Tensor
 
 from deskside.uniforms import Purpose, uniform
 
-__all__ = ["LEAST_RESIDUAL", "BlockUniforms", "Verdict", "accept", "accept_greedy", "stacked"]
+__all__ = [
+    "LEAST_RESIDUAL",
+    "BlockUniforms",
+    "Verdict",
+    "accept",
+    "accept_greedy",
+    "drawn",
+    "stacked",
+]
 
 LEAST_RESIDUAL = 1e-8
 """Residual mass at or below which only rounding is left; the draw is then from p."""
@@ -90,7 +98,7 @@ def accept(p: Tensor, q: Tensor, proposals: Tensor, uniforms: BlockUniforms) -> 
     residual = (target - q.take_along_dim(row, -2).squeeze(-2)).clamp(min=0)
     enough = residual.sum(-1, keepdim=True) > LEAST_RESIDUAL
     law = torch.where(enough, residual, target)
-    token = _drawn(law, uniforms.next.take_along_dim(accepted, -1))
+    token = drawn(law, uniforms.next.take_along_dim(accepted, -1))
     return torch.cat((accepted, token), dim=-1)
 
 
@@ -116,7 +124,7 @@ def stacked(uniforms: Sequence[BlockUniforms]) -> BlockUniforms:
     )
 
 
-def _drawn(law: Tensor, number: Tensor) -> Tensor:
+def drawn(law: Tensor, number: Tensor) -> Tensor:
     """Return the tokens [..., 1] where the mass of laws [..., vocab] passes the numbers [..., 1].
 
     The same token as `ops.sample.draw` gives, for numbers that live on the device.

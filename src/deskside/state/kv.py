@@ -15,7 +15,7 @@ from deskside.layout.kv import SCRATCH_PAGES, KvFormat, carry_rows, carry_widths
 from deskside.spec import CSA_RATIO, ModelSpec
 from deskside.state.rings import RingGroup
 
-__all__ = ["KvState", "LayerState", "Pool", "Ring"]
+__all__ = ["KvState", "LayerState", "Pool", "Ring", "row_formats"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,10 @@ class Ring:
         self.staging[: stage.shape[0]] = stored[stage]
         history = self.storage[slots].flatten(0, 1)
         return self.format.decode(torch.cat((history, stored)))
+
+    def leave(self, rows: Tensor) -> None:
+        """Stage float32 rows [n, dim], all of them, and read nothing."""
+        self.staging[: rows.shape[0]] = self.format.encode(rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +142,7 @@ class _Allocation:
 
     def state(self) -> KvState:
         spec = self.spec
-        rows, keys = self._formats()
+        rows, keys = row_formats(spec, self.kv_format, self.body)
         windows = self._group(spec.layers, spec.window, rows)
         carries = {ratio: self._carries(ratio) for ratio in sorted({*spec.ratios} - {0})}
         layers = []
@@ -159,14 +163,6 @@ class _Allocation:
         groups = [windows, *(group for part in carries.values() for group in part)]
         return KvState(tuple(layers), tuple(groups))
 
-    def _formats(self) -> tuple[RowFormat, RowFormat]:
-        """Return the formats of attention rows and of index keys."""
-        spec = self.spec
-        if self.kv_format is KvFormat.FLOAT32:
-            return Float32Rows(spec.head_dim), Float32Rows(spec.index_dim)
-        rows, keys = Fp8Rows(spec.nope_dim, spec.rope_dim), Mxfp4Rows(spec.index_dim)
-        return (self.body(rows), self.body(keys)) if self.body else (rows, keys)
-
     def _carries(self, ratio: int) -> list[RingGroup]:
         """Rings of raw rows, value and score side by side, for each compressor of a layer."""
         layers = self.spec.ratios.count(ratio)
@@ -182,6 +178,16 @@ class _Allocation:
         per_page = entries_per_page(ratio)
         shape = ((self.pages + SCRATCH_PAGES) * per_page, rows.width)
         return Pool(torch.zeros(shape, dtype=rows.dtype), per_page, rows)
+
+
+def row_formats(
+    spec: ModelSpec, kv_format: KvFormat, body: Callable[[RowFormat], RowFormat] | None = None
+) -> tuple[RowFormat, RowFormat]:
+    """Return the formats of attention rows and of index keys, in faster bodies where given."""
+    if kv_format is KvFormat.FLOAT32:
+        return Float32Rows(spec.head_dim), Float32Rows(spec.index_dim)
+    rows, keys = Fp8Rows(spec.nope_dim, spec.rope_dim), Mxfp4Rows(spec.index_dim)
+    return (body(rows), body(keys)) if body else (rows, keys)
 
 
 def _float_ring(group: RingGroup, layer: int) -> Ring:
