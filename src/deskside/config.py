@@ -36,6 +36,8 @@ Auto: TypeAlias = Literal["auto"]
 KvFormat: TypeAlias = Literal["fp8", "float32"]
 Kernels: TypeAlias = Literal["native", "plain"]
 Numerics: TypeAlias = Literal["fast", "exact"]
+Speculation: TypeAlias = Literal["auto", "off"]
+WidthRule: TypeAlias = Literal["stop", "expect", "argmax"]
 Values: TypeAlias = Mapping[str, str | list[str]]
 """Values as they are spelled outside, by flag name without the dashes."""
 
@@ -102,11 +104,38 @@ class EngineOptions:
         ),
     )
 
+    speculation: int | Speculation = field(
+        default="auto",
+        metadata=_doc(
+            "auto lets the checkpoint's drafter propose tokens where it has one, a number "
+            "verifies that many proposals each step, off proposes none."
+        ),
+    )
+    width_rule: WidthRule = field(
+        default="stop",
+        metadata=_doc("How many proposals auto verifies; argmax is for greedy requests."),
+    )
+    fallback: bool = field(
+        default=True, metadata=_doc("Pause drafting for requests whose proposals fail.")
+    )
+    fallback_threshold: float = field(
+        default=0.60, metadata=_doc("Share of accepted proposals under which drafting pauses.")
+    )
+    fallback_min_drafted: int = field(
+        default=32, metadata=_doc("Verified proposals after which that share is judged.")
+    )
+    fallback_steps: int = field(default=64, metadata=_doc("Steps that a pause lasts."))
+    fallback_backoff: bool = field(
+        default=False, metadata=_doc("Double the pause when a new try fails, up to 1024 steps.")
+    )
+
     def __post_init__(self) -> None:
         """Refuse values that no machine could obey, naming the option."""
         _check_choice("kv_format", self.kv_format, get_args(KvFormat))
         _check_choice("numerics", self.numerics, get_args(Numerics))
         _check_choice("kernels", self.kernels, get_args(Kernels))
+        _check_choice("width_rule", self.width_rule, get_args(WidthRule))
+        self._check_speculation()
         if self.threads != "auto":
             _check_count("threads", self.threads)
         if self.kv_tokens != "auto":
@@ -114,6 +143,21 @@ class EngineOptions:
         _check_count("prefill_chunk", self.prefill_chunk)
         _check_count("step_tokens", self.step_tokens)
         _check_count("max_running", self.max_running)
+
+    def _check_speculation(self) -> None:
+        width = self.speculation
+        if width not in get_args(Speculation) and (
+            isinstance(width, bool) or not isinstance(width, int) or width < 0
+        ):
+            raise InputError(
+                f"--speculation must be auto, off or a number of proposals, got {width!r:.60}"
+            )
+        if not 0 <= self.fallback_threshold <= 1:
+            raise InputError(
+                f"--fallback-threshold must lie in [0, 1], got {self.fallback_threshold}"
+            )
+        _check_count("fallback_min_drafted", self.fallback_min_drafted)
+        _check_count("fallback_steps", self.fallback_steps)
 
 
 @dataclass(frozen=True, slots=True)

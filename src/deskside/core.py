@@ -166,11 +166,16 @@ class StepPlan:
 
 @dataclass(frozen=True, slots=True)
 class Emission:
-    """What one span brought: the rows kept, the tokens emitted, and whether that was the end."""
+    """What one span brought: the rows kept, the tokens emitted, and whether that was the end.
+
+    `verified` and `accepted` count its proposals; those behind a stop are not counted as accepted.
+    """
 
     kept: int
     tokens: tuple[int, ...] = ()
     finish: FinishReason | None = None
+    verified: int = 0
+    accepted: int = 0
 
 
 @dataclass(frozen=True, slots=True)

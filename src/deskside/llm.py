@@ -84,7 +84,7 @@ class LLM:
     @property
     def state_bytes(self) -> int:
         """Bytes of the allocated cache; the plan's figure."""
-        return self._runtime.state.nbytes
+        return self._runtime.state_bytes
 
     def stream(
         self, prompt: str | Sequence[int], params: SamplingParams | None = None

@@ -7,9 +7,11 @@ import torch
 from torch import Tensor
 
 from deskside.core import Request, SamplingParams
+from deskside.engine.live import Live
 from deskside.engine.verify import Proposal, Question, judge
 from deskside.ops.sample import draw, greedy, target_distribution
 from deskside.speculate.policy import Policy
+from deskside.speculate.stop import StopRule
 
 LOGITS = torch.tensor([1.0, 3.0, 2.0, 3.0, -1.0])
 
@@ -67,11 +69,16 @@ def test_greedy_takes_the_lower_of_two() -> None:
     assert greedy(rows).tolist() == [1, 1, 0]
 
 
+def live_of(params: SamplingParams) -> Live:
+    request = Request((1,), params)
+    return Live(request, params.seed or 1, Policy(params), StopRule(request, 4, None))
+
+
 def question(position: int, seed: int = 1, **options: float) -> Question:
     """Ask for the token of a position, behind a prompt of one token."""
     params = SamplingParams(seed=seed, **options)  # type: ignore[arg-type]
     known = (1,) * position
-    return Question(Request((1,), params), seed, Policy(params), known, Proposal.none(5))
+    return Question(live_of(params), known, Proposal.none())
 
 
 def answers(logits: Tensor, questions: list[Question]) -> list[int]:
@@ -113,7 +120,7 @@ def test_penalties_count_what_was_emitted() -> None:
     params = SamplingParams(temperature=0, presence_penalty=1.5, frequency_penalty=0.1)
 
     def after(*output: int) -> int:
-        one = Question(Request((1,), params), 1, Policy(params), (1, *output), Proposal.none(5))
+        one = Question(live_of(params), (1, *output), Proposal.none())
         return answers(LOGITS, [one])[0]
 
     assert [after(), after(1), after(1, 3), after(1, 3, 2)] == [1, 3, 2, 1]

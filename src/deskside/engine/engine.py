@@ -5,20 +5,23 @@ who runs; a plan says that.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
 from deskside.core import Admission, Emission, Request, SequenceId, Span, StepOutput, StepPlan
 from deskside.engine.inputs import BatchBuilder
+from deskside.engine.live import Live
+from deskside.engine.speculation import Speculation
 from deskside.engine.verify import Proposal, Question, judge
 from deskside.model.flash import Flash
+from deskside.speculate.acceptance import Verdict
 from deskside.speculate.policy import Policy
 from deskside.speculate.stop import StopRule
 from deskside.state.kv import KvState
 from deskside.state.owner import Ledger
 from deskside.state.pages import PageTable
-from deskside.state.rings import Rings
+from deskside.state.rings import RingGroup, Rings
 from deskside.state.tokens import TokenStore
 
 __all__ = ["Engine", "Owners"]
@@ -33,21 +36,16 @@ class Owners:
     rings: Rings
 
     @staticmethod
-    def allocate(state: KvState, pages: int, slots: int) -> "Owners":
-        """Make owners over an allocated cache."""
-        return Owners(TokenStore(), PageTable(pages), Rings(slots, state.groups))
+    def allocate(
+        state: KvState, pages: int, slots: int, groups: Sequence[RingGroup] = ()
+    ) -> "Owners":
+        """Make owners over an allocated cache and further groups of rings."""
+        rings = Rings(slots, (*state.groups, *groups))
+        return Owners(TokenStore(), PageTable(pages), rings)
 
     def ledger(self) -> Ledger:
         """Return the ledger over all of them."""
         return Ledger([self.tokens, self.pages, self.rings])
-
-
-@dataclass(frozen=True, slots=True)
-class _Live:
-    request: Request
-    seed: int
-    policy: Policy
-    stop: StopRule
 
 
 class Engine:
@@ -60,6 +58,7 @@ class Engine:
         owners: Owners,
         builder: BatchBuilder,
         stop_rule: Callable[[Request], StopRule],
+        speculation: Speculation,
     ) -> None:
         self._model = model
         self._state = state
@@ -67,7 +66,8 @@ class Engine:
         self._builder = builder
         self._ledger = owners.ledger()
         self._stop_rule = stop_rule
-        self._live: dict[SequenceId, _Live] = {}
+        self._speculation = speculation
+        self._live: dict[SequenceId, Live] = {}
 
     def step(self, plan: StepPlan) -> StepOutput:
         """Run one step; on any exception no state has changed but that of `plan.aborts`.
@@ -81,21 +81,24 @@ class Engine:
             self._admit(admission)
         if not plan.spans:
             return StepOutput(plan.step, {})
-        with self._ledger.open(plan.spans) as transaction:
-            logits = self._forward(plan.spans)
-            drawn = self._verify(plan.spans, logits)
-            emissions = [self._trim(s, t) for s, t in zip(plan.spans, drawn, strict=True)]
+        proposals = self._speculation.propose(plan.spans, self._live)
+        spans = [
+            replace(s, proposals=len(p.ids)) for s, p in zip(plan.spans, proposals, strict=True)
+        ]
+        with self._ledger.open(spans) as transaction:
+            logits = self._forward(spans, proposals)
+            verdicts = self._verify(spans, proposals, logits)
+            emissions = [self._trim(*part) for part in zip(spans, proposals, verdicts, strict=True)]
             transaction.commit([emission.kept for emission in emissions])
-        ended = dict(zip((span.sequence for span in plan.spans), emissions, strict=True))
-        for sequence, emission in ended.items():
-            self._owners.tokens.emit(sequence, emission.tokens)
-            if emission.finish is not None:
-                self.release(sequence)
-        return StepOutput(plan.step, ended)
+        for span, emission in zip(spans, emissions, strict=True):
+            self._finish(span, emission)
+        ended = zip((span.sequence for span in spans), emissions, strict=True)
+        return StepOutput(plan.step, dict(ended))
 
     def release(self, sequence: SequenceId) -> None:
         """Forget a sequence; between steps, any number of times."""
         self._live.pop(sequence, None)
+        self._speculation.release(sequence)
         self._ledger.release(sequence)
 
     def _admit(self, admission: Admission) -> None:
@@ -104,29 +107,43 @@ class Engine:
         stop = self._stop_rule(request)
         policy = Policy(request.params, stop.ends)
         self._owners.tokens.admit(admission.sequence, request.prompt)
-        self._live[admission.sequence] = _Live(request, request.params.seed, policy, stop)
+        self._live[admission.sequence] = Live(request, request.params.seed, policy, stop)
 
-    def _forward(self, spans: Sequence[Span]) -> Tensor:
-        ids = [token for span in spans for token in self._owners.tokens.rows(span)]
-        return self._model.forward(self._builder.build(spans, ids), self._state)
+    def _forward(self, spans: Sequence[Span], proposals: Sequence[Proposal]) -> Tensor:
+        tokens = self._owners.tokens
+        ids = [
+            token
+            for span, proposal in zip(spans, proposals, strict=True)
+            for token in tokens.rows(span, proposal.ids)
+        ]
+        batch = self._builder.build(spans, ids)
+        return self._speculation.forward(self._model, batch, self._state)
 
-    def _verify(self, spans: Sequence[Span], logits: Tensor) -> list[tuple[int, ...]]:
-        """Return the tokens each span would emit; none where it does not sample."""
-        sampled = [span for span in spans if span.samples]
-        if not sampled:
-            return [() for _ in spans]
-        questions = [self._question(span, logits.shape[1]) for span in sampled]
-        verdicts = iter(judge(logits, questions))
-        return [(next(verdicts).token,) if span.samples else () for span in spans]
+    def _verify(
+        self, spans: Sequence[Span], proposals: Sequence[Proposal], logits: Tensor
+    ) -> list[Verdict | None]:
+        """Return the verdict on every span that samples, None for the others."""
+        questions = [
+            Question(self._live[s.sequence], self._owners.tokens.known(s.sequence), p)
+            for s, p in zip(spans, proposals, strict=True)
+            if s.samples
+        ]
+        verdicts = iter(judge(logits, questions) if questions else [])
+        return [next(verdicts) if span.samples else None for span in spans]
 
-    def _question(self, span: Span, vocab: int) -> Question:
-        live = self._live[span.sequence]
-        known = self._owners.tokens.known(span.sequence)
-        return Question(live.request, live.seed, live.policy, known, Proposal.none(vocab))
-
-    def _trim(self, span: Span, tokens: tuple[int, ...]) -> Emission:
+    def _trim(self, span: Span, proposal: Proposal, verdict: Verdict | None) -> Emission:
         """Apply the stop rules before the commit: a stop at token j keeps certain + j - 1 rows."""
-        if not span.samples:
+        if verdict is None:
             return Emission(span.certain)
-        emitted, finish = self._live[span.sequence].stop.take(tokens)
-        return Emission(span.certain + len(emitted) - 1, emitted, finish)
+        drawn = (*proposal.ids[: verdict.accepted], verdict.token)
+        emitted, finish = self._live[span.sequence].stop.take(drawn)
+        kept = span.certain + len(emitted) - 1
+        accepted = min(verdict.accepted, len(emitted))
+        return Emission(kept, emitted, finish, span.proposals, accepted)
+
+    def _finish(self, span: Span, emission: Emission) -> None:
+        """Take in what a committed span brought."""
+        self._owners.tokens.emit(span.sequence, emission.tokens)
+        self._speculation.learn(span, emission.accepted)
+        if emission.finish is not None:
+            self.release(span.sequence)

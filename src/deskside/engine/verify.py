@@ -10,36 +10,35 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from deskside.core import Request
+from deskside.engine.live import Live
 from deskside.speculate.acceptance import BlockUniforms, Verdict, accept, accept_greedy
-from deskside.speculate.policy import History, Policy
+from deskside.speculate.policy import History
 
 __all__ = ["Proposal", "Question", "judge"]
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """What was drafted for a span: tokens [k] int64 and the laws [k, vocab] they came from.
+    """What was drafted for a span."""
 
-    At temperature 0 the laws are not looked at and may be empty.
-    """
-
+    ids: tuple[int, ...]
+    """The k tokens, on the host."""
     tokens: Tensor
+    """[k] int64, the same on the device."""
     laws: Tensor
+    """[k, vocab] float64, what they were drawn from; not looked at by a greedy request."""
 
     @staticmethod
-    def none(vocab: int) -> "Proposal":
+    def none() -> "Proposal":
         """Return a proposal of no token."""
-        return Proposal(torch.empty(0, dtype=torch.int64), torch.empty(0, vocab).double())
+        return Proposal((), torch.empty(0, dtype=torch.int64), torch.empty(0, 0).double())
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
     """One span that samples: who asks, what it held before, and what was proposed."""
 
-    request: Request
-    seed: int
-    policy: Policy
+    live: Live
     known: Sequence[int]
     """Prompt and emitted tokens."""
     proposal: Proposal
@@ -51,9 +50,9 @@ class Question:
 
     def history(self, vocab: int) -> History | None:
         """Count the tokens before the first row, where the policy wants to know."""
-        if not self.policy.needs_history:
+        if not self.live.policy.needs_history:
             return None
-        prompt = len(self.request.prompt)
+        prompt = len(self.live.request.prompt)
         return History.of(self.known[:prompt], self.known[prompt:], vocab)
 
 
@@ -73,10 +72,12 @@ def _answer(logits: Tensor, question: Question) -> Tensor:
     """Return accepted proposals and the next token, [2] int64."""
     history = question.history(logits.shape[1])
     tokens = question.proposal.tokens
-    if question.policy.greedy:
-        return accept_greedy(question.policy.best(logits, tokens, history), tokens)
-    laws = question.policy.laws(logits, tokens, history)
+    live = question.live
+    if live.policy.greedy:
+        return accept_greedy(live.policy.best(logits, tokens, history), tokens)
+    laws = live.policy.laws(logits, tokens, history)
     uniforms = BlockUniforms.of(
-        question.seed, question.request.choice, len(question.known), tokens.shape[0]
+        live.seed, live.request.choice, len(question.known), tokens.shape[0]
     )
-    return accept(laws, question.proposal.laws, tokens, uniforms)
+    drafted = question.proposal.laws if tokens.shape[0] else laws[:0]
+    return accept(laws, drafted, tokens, uniforms)

@@ -20,6 +20,7 @@ __all__ = [
     "carry_widths",
     "check_format",
     "context_bytes",
+    "draft_bytes",
     "entries_per_page",
     "index_row_bytes",
     "layer_page_bytes",
@@ -126,6 +127,13 @@ def context_bytes(spec: ModelSpec, kv_format: KvFormat) -> int:
     """Bytes of one slot's draft context rings: `window` rows in every drafter stage."""
     stages = spec.drafter.stages if spec.drafter else 0
     return stages * spec.window * row_bytes(spec, kv_format)
+
+
+def draft_bytes(spec: ModelSpec, kv_format: KvFormat) -> int:
+    """Bytes of one slot's part of the drafter: context rings and their staging."""
+    stages = spec.drafter.stages if spec.drafter else 0
+    staging = stages * staged_rows(spec.window) * row_bytes(spec, kv_format)
+    return context_bytes(spec, kv_format) + staging
 
 
 def carry_rows(ratio: int) -> int:

@@ -11,6 +11,7 @@ from deskside.layout.kv import (
     PAGE,
     SCRATCH_PAGES,
     KvFormat,
+    draft_bytes,
     page_bytes,
     pages_for,
     slot_bytes,
@@ -49,15 +50,18 @@ class Capacity:
         return (self.pages + SCRATCH_PAGES) * self.page_bytes
 
     @staticmethod
-    def of(spec: ModelSpec, kv_format: KvFormat, pages: int, slots: int) -> "Capacity":
-        """Count the bytes of a number of pages and slots."""
+    def of(
+        spec: ModelSpec, kv_format: KvFormat, pages: int, slots: int, drafter: bool = False
+    ) -> "Capacity":
+        """Count the bytes of a number of pages and slots, with the drafter's where it is used."""
+        draft = draft_bytes(spec, kv_format) if drafter else 0
         return Capacity(
             kv_format,
             pages,
             slots,
             page_bytes(spec, kv_format),
-            slot_bytes(spec, kv_format),
-            state_bytes(spec, kv_format, pages, slots),
+            slot_bytes(spec, kv_format) + draft,
+            state_bytes(spec, kv_format, pages, slots) + slots * draft,
         )
 
 

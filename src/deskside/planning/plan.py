@@ -60,6 +60,7 @@ class PlanOptions:
             max_running=options.max_running,
             prefill_chunk=options.prefill_chunk,
             step_tokens=options.step_tokens,
+            drafter=options.speculation != "off",
         )
 
 
@@ -166,7 +167,7 @@ def make_plan(spec: ModelSpec, machine: Machine, options: PlanOptions) -> Plan:
     _check_ranks(spec, options.tensor_parallel)
     components = _components(spec, options)
     pages = _pages(spec, machine, options, components)
-    capacity = Capacity.of(spec, options.kv_format, pages, options.max_running)
+    capacity = _capacity(spec, options, pages)
     plan = Plan(
         spec, machine, options, components, capacity, _workspace(spec, options, pages), None
     )
@@ -217,6 +218,10 @@ def _components(spec: ModelSpec, options: PlanOptions) -> tuple[ComponentBytes, 
     )
 
 
+def _capacity(spec: ModelSpec, options: PlanOptions, pages: int) -> Capacity:
+    return Capacity.of(spec, options.kv_format, pages, options.max_running, options.drafter)
+
+
 def _workspace(spec: ModelSpec, options: PlanOptions, pages: int) -> int:
     rows = max(options.prefill_chunk, options.step_tokens) + options.max_running
     tokens = min(pages * PAGE, spec.max_positions)
@@ -231,7 +236,7 @@ def _pages(
         return pages_for(options.kv_tokens)
     ranks = options.tensor_parallel
     weights = sum(component.held for component in components)
-    bare = Capacity.of(spec, options.kv_format, 0, options.max_running).nbytes
+    bare = _capacity(spec, options, 0).nbytes
 
     def free(pages: int) -> int:
         rest = weights + bare + _workspace(spec, options, pages)
@@ -246,7 +251,7 @@ def _knob(plan: Plan) -> str:
     def fits(**changed: int) -> bool:
         options = replace(plan.options, **changed)  # type: ignore[arg-type]
         pages = pages_for(options.kv_tokens or plan.kv_tokens)
-        capacity = Capacity.of(plan.spec, options.kv_format, pages, options.max_running)
+        capacity = _capacity(plan.spec, options, pages)
         workspace = _workspace(plan.spec, options, pages)
         return replace(plan, options=options, capacity=capacity, workspace=workspace).fits
 

@@ -16,12 +16,15 @@ from deskside.config import EngineOptions
 from deskside.core import Request
 from deskside.engine.engine import Engine, Owners
 from deskside.engine.inputs import BatchBuilder
+from deskside.engine.speculation import TargetOnly
 from deskside.kernels import native, rows
 from deskside.layout.folder import resolve
 from deskside.model.flash import Flash
 from deskside.model.weights import assemble
+from deskside.ops.linear import Weight
 from deskside.ops.opset import OpSet
 from deskside.planning.plan import Plan, plan_folder
+from deskside.runtime.speculate import Draft, drafts
 from deskside.scheduler.admission import Admissions
 from deskside.scheduler.scheduler import Scheduler, StepLimits
 from deskside.speculate.stop import StopRule
@@ -41,7 +44,8 @@ class Runtime:
     tokenizer: Tokenizer
     scheduler: Scheduler
     engine: Engine
-    state: KvState
+    state_bytes: int
+    """Bytes of the allocated cache."""
 
 
 def build(model: str, options: EngineOptions, progress: Progress | None = None) -> Runtime:
@@ -61,24 +65,29 @@ def build(model: str, options: EngineOptions, progress: Progress | None = None) 
     plan.require_fit()
     tokenizer = Tokenizer.open(checkpoint.folder)
     tokenizer.check(plan.spec, str(checkpoint.folder / "tokenizer.json"))
-    target = _load(checkpoint, _operations(options), progress)
+    drafting = drafts(plan, options)
+    ops = _operations(options)
+    weights = _load(checkpoint, drafting, progress)
     body = rows.compiled if options.kernels == "native" else None
     state = KvState.allocate(
         plan.spec, plan.options.kv_format, plan.kv_pages, plan.max_running, body
     )
-    owners = Owners.allocate(state, plan.kv_pages, plan.max_running)
+    draft = Draft.load(plan, checkpoint.config, weights, ops, body) if drafting else None
+    groups = [draft.context.group] if draft else []
+    owners = Owners.allocate(state, plan.kv_pages, plan.max_running, groups)
     return Runtime(
         plan=plan,
         tokenizer=tokenizer,
         scheduler=_scheduler(plan),
         engine=Engine(
-            target,
+            Flash(weights, plan.spec, ops),
             state,
             owners,
             BatchBuilder(plan.spec, owners.pages, owners.rings),
             _stop_rules(plan, tokenizer),
+            draft.speculation(plan, options, owners) if draft else TargetOnly(),
         ),
-        state=state,
+        state_bytes=state.nbytes + (draft.context.nbytes if draft else 0),
     )
 
 
@@ -97,10 +106,10 @@ def _operations(options: EngineOptions) -> OpSet:
     return OpSet().replaced(native.bodies())
 
 
-def _load(checkpoint: Checkpoint, ops: OpSet, progress: Progress | None) -> Flash:
-    loaded = stream(checkpoint, lambda tensor: not tensor.component.drafter, progress)
-    weights = assemble(((tensor.name, values) for tensor, values in loaded), checkpoint.spec)
-    return Flash(weights, checkpoint.spec, ops)
+def _load(checkpoint: Checkpoint, drafter: bool, progress: Progress | None) -> dict[str, Weight]:
+    """Read the target's weights, and the drafter's where it is used."""
+    loaded = stream(checkpoint, lambda t: drafter or not t.component.drafter, progress)
+    return assemble(((tensor.name, values) for tensor, values in loaded), checkpoint.spec)
 
 
 def _scheduler(plan: Plan) -> Scheduler:

@@ -33,6 +33,11 @@ class StopRule:
             self._scanner = StopScanner(bytes_of, params.stop)
 
     @property
+    def left(self) -> int:
+        """Tokens that may still be emitted."""
+        return self._left
+
+    @property
     def ends(self) -> frozenset[int]:
         """Tokens that end the sequence."""
         return self._ends

@@ -1,0 +1,19 @@
+"""A live request as the engine sees it: how it draws, when it ends."""
+
+from dataclasses import dataclass
+
+from deskside.core import Request
+from deskside.speculate.policy import Policy
+from deskside.speculate.stop import StopRule
+
+__all__ = ["Live"]
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """A request from its admission to its end."""
+
+    request: Request
+    seed: int
+    policy: Policy
+    stop: StopRule

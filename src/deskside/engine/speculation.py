@@ -1,0 +1,179 @@
+"""Who proposes tokens for a step, and what becomes of the answer.
+
+`TargetOnly` proposes nothing. `Speculator` asks the checkpoint's drafter, lets the width rule cut
+the block and the controller pause requests whose proposals are not accepted. Both are exact; they
+differ in speed alone.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from torch import Tensor
+
+from deskside.batch import Batch
+from deskside.core import SequenceId, Span
+from deskside.engine.live import Live
+from deskside.engine.verify import Proposal
+from deskside.engine.widths import WidthChooser
+from deskside.model.draft_inputs import Anchor
+from deskside.model.drafter import Drafter
+from deskside.model.flash import Flash
+from deskside.spec import DrafterSpec, ModelSpec
+from deskside.speculate.costs import CostTable
+from deskside.speculate.fallback import Controller, FallbackSettings
+from deskside.speculate.policy import History
+from deskside.speculate.proposal import Proposer, draft_uniforms
+from deskside.speculate.width import Averages
+from deskside.state.context import DraftContext
+from deskside.state.kv import KvState
+from deskside.state.rings import Rings
+from deskside.state.tokens import TokenStore
+
+__all__ = ["Speculation", "Speculator", "TargetOnly"]
+
+log = logging.getLogger("deskside.speculation")
+
+
+class Speculation(Protocol):
+    """What the engine asks around a forward."""
+
+    def propose(self, spans: Sequence[Span], live: Mapping[SequenceId, Live]) -> list[Proposal]:
+        """Return what is proposed behind each span; nothing for most."""
+        ...
+
+    def forward(self, model: Flash, batch: Batch, state: KvState) -> Tensor:
+        """Run the target, and keep what a later proposal needs of it."""
+        ...
+
+    def learn(self, span: Span, accepted: int) -> None:
+        """Take in how many of a span's proposals the target accepted."""
+        ...
+
+    def release(self, sequence: SequenceId) -> None:
+        """Forget a sequence."""
+        ...
+
+
+class TargetOnly:
+    """No proposals: every step is the target's own."""
+
+    def propose(self, spans: Sequence[Span], live: Mapping[SequenceId, Live]) -> list[Proposal]:
+        """Propose nothing."""
+        return [Proposal.none() for _ in spans]
+
+    def forward(self, model: Flash, batch: Batch, state: KvState) -> Tensor:
+        """Run the target."""
+        return model.forward(batch, state)
+
+    def learn(self, span: Span, accepted: int) -> None:
+        """Learn nothing."""
+
+    def release(self, sequence: SequenceId) -> None:
+        """Hold nothing."""
+
+
+@dataclass(slots=True)
+class _Record:
+    """What is remembered of one request; a new one starts from nothing."""
+
+    controller: Controller
+    averages: Averages
+    drafted: bool = False
+
+
+@dataclass(slots=True)
+class Speculator:
+    """Proposals of the checkpoint's drafter."""
+
+    spec: ModelSpec
+    drafter: Drafter
+    context: DraftContext
+    tokens: TokenStore
+    rings: Rings
+    widths: WidthChooser
+    costs: CostTable
+    fallback: FallbackSettings | None
+    _records: dict[SequenceId, _Record] = field(default_factory=dict)
+
+    def propose(self, spans: Sequence[Span], live: Mapping[SequenceId, Live]) -> list[Proposal]:
+        """Draft for every request that waits for its next token and is not paused."""
+        asking = [span for span in spans if self._asks(span, live[span.sequence])]
+        proposals = [Proposal.none() for _ in spans]
+        if not asking:
+            return proposals
+        anchors = [self._anchor(span) for span in asking]
+        proposers = [self._proposer(span, live[span.sequence]) for span in asking]
+        drafts = self.drafter.draft(anchors, proposers, self.context)
+        places = {span.sequence: place for place, span in enumerate(spans)}
+        for row, (span, (ids, sure)) in enumerate(zip(asking, drafts.read(), strict=True)):
+            width = self._width(span, live[span.sequence], sure)
+            proposals[places[span.sequence]] = Proposal(
+                ids[:width], drafts.tokens[row, :width], drafts.laws[row][:width]
+            )
+        return proposals
+
+    def forward(self, model: Flash, batch: Batch, state: KvState) -> Tensor:
+        """Run the target and stage the drafter's context rows, also where nobody drafts."""
+        features = self.drafter.features(batch)
+        logits = model.forward(batch, state, features)
+        self.context.stage(self.drafter.context(features.joined(), batch))
+        return logits
+
+    def learn(self, span: Span, accepted: int) -> None:
+        """Tell the request's controller, and log what it decides."""
+        record = self._records.get(span.sequence)
+        if record is None or self.fallback is None:
+            return
+        if not record.drafted and record.controller.speculates:
+            return  # the last token of a request: there was nothing to propose
+        event = record.controller.observe(accepted, span.proposals)
+        if event is not None:
+            log.info(event.line(span.sequence))
+
+    def release(self, sequence: SequenceId) -> None:
+        """Forget a sequence."""
+        self._records.pop(sequence, None)
+
+    def _asks(self, span: Span, live: Live) -> bool:
+        """Whether a span may be drafted for; a pause is noted, so that it can end."""
+        if not span.samples or span.start < len(live.request.prompt):
+            return False
+        record = self._record(span.sequence)
+        speculates = self.fallback is None or record.controller.speculates
+        record.drafted = speculates and live.stop.left > 1
+        return record.drafted
+
+    @property
+    def _shape(self) -> DrafterSpec:
+        assert self.spec.drafter is not None
+        return self.spec.drafter
+
+    def _record(self, sequence: SequenceId) -> _Record:
+        if sequence not in self._records:
+            settings = self.fallback or FallbackSettings()
+            self._records[sequence] = _Record(Controller(settings), Averages(self._shape.block))
+        return self._records[sequence]
+
+    def _anchor(self, span: Span) -> Anchor:
+        token = self.tokens.known(span.sequence)[span.start]
+        return Anchor(token, span.start, self.rings.slot(span.sequence))
+
+    def _proposer(self, span: Span, live: Live) -> Proposer:
+        known = self.tokens.known(span.sequence)
+        prompt = len(live.request.prompt)
+        history = None
+        if live.policy.needs_history:
+            history = History.of(known[:prompt], known[prompt:], self.spec.vocab)
+        numbers = draft_uniforms(live.seed, live.request.choice, span.start, self._shape.block)
+        return Proposer(live.policy, numbers, history)
+
+    def _width(self, span: Span, live: Live, confidences: Sequence[float]) -> int:
+        """Cut a block: by what may still be emitted, then by what pays."""
+        most = min(len(confidences), live.stop.left - 1)
+        record = self._record(span.sequence)
+        costs = self.costs.widths(most)
+        width = self.widths(confidences[:most], record.averages.values(), costs, live.policy.greedy)
+        record.averages.observe(confidences)
+        return width
