@@ -3,17 +3,24 @@
 200,000 blocks in one call. Both laws depend on the token before, so a wrong row would show.
 """
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
 
 from deskside.core import SamplingParams
-from deskside.speculate.acceptance import BlockUniforms, accept
+from deskside.speculate.acceptance import BlockUniforms, Verdict, accept
+from deskside.speculate.fallback import Controller, FallbackSettings
 from deskside.speculate.policy import Policy
+from deskside.speculate.proposal import Proposer, draft_uniforms
+from deskside.speculate.width import expect, stop
 
 DRAWS = 200_000
 VOCAB = 8
 WIDTH = 3
+COSTS = [1.0, 1.3, 1.5, 1.9]
+USUAL = [0.5] * WIDTH
 
 
 def table(params: SamplingParams, seed: int) -> Tensor:
@@ -85,3 +92,48 @@ def test_a_wrong_rule_would_be_caught() -> None:
     assert p_value(proposals[:, 0], p[0]) < 1e-6, "every proposal kept"
     shuffled = torch.where(accepted > 0, proposals[:, 0], token.flip(0))
     assert p_value(shuffled, p[0]) < 1e-6, "next tokens of other blocks"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", [stop, lambda known, costs: expect(known, USUAL, costs)])
+def test_one_long_seeded_text_follows_the_target(rule: Callable[..., int]) -> None:
+    """The whole loop with its own numbers: draft, width, acceptance, controller, next anchor."""
+    params = SamplingParams(temperature=0.9, top_p=0.95)
+    policy = Policy(params)
+    generator = torch.Generator().manual_seed(3)
+    target = 1.2 * torch.randn(VOCAB, VOCAB, generator=generator)
+    drafter = target + 0.6 * torch.randn(VOCAB, VOCAB, generator=generator)
+    sure = torch.rand(VOCAB, generator=generator).tolist()
+    controller = Controller(FallbackSettings(min_drafted=8, steps=3))
+    text, widths = [0], set()
+    while len(text) < 20_000:
+        anchor = len(text) - 1
+        tokens, laws, known = torch.empty(0, dtype=torch.int64), [], []
+        if controller.speculates:
+            one = Proposer(policy, draft_uniforms(11, 0, anchor, WIDTH))
+            before = text[-1]
+            for _ in range(WIDTH):
+                known.append(sure[before])
+                token, law = one.propose(drafter[before], tokens)
+                tokens, before = torch.cat((tokens, token)), int(token)
+                laws.append(law)
+        width = rule(known, COSTS)
+        widths.add(width)
+        tokens = tokens[:width]
+        rows = target[torch.tensor([text[-1], *tokens.tolist()])]
+        q = torch.cat(laws)[:width] if width else torch.empty(0, VOCAB, dtype=torch.float64)
+        numbers = BlockUniforms.of(11, 0, len(text), width)
+        (verdict,) = Verdict.read(
+            accept(policy.laws(rows, tokens), q, tokens, numbers).unsqueeze(0)
+        )
+        controller.observe(verdict.accepted, width)
+        text += [*tokens.tolist()[: verdict.accepted], verdict.token]
+    pairs = torch.tensor(text)
+    found = [
+        p_value(pairs[1:][pairs[:-1] == before], policy.law(target[before]))
+        for before in range(VOCAB)
+        if (pairs[:-1] == before).sum() >= 1000
+    ]
+    assert len(widths) > 2
+    assert len(found) > 3
+    assert min(found) > 0.001 / len(found)
