@@ -65,6 +65,33 @@ void moe(Address x, int rows, int hidden, Address ids, Address weights, int topk
                    at<float>(out)});
 }
 
+void expert_sums(Address x, int rows, int hidden, Address ids, Address weights, int topk,
+                 int experts, int inner, Address gate, Address gate_scales, Address up,
+                 Address up_scales, Address down, Address down_scales, float limit, Address table,
+                 Address out) {
+    check_ids(at<Ids>(ids), static_cast<std::ptrdiff_t>(rows) * topk, -1, experts);
+    kernels().expert_sums({at<Floats>(x),
+                           rows,
+                           hidden,
+                           at<Ids>(ids),
+                           at<Floats>(weights),
+                           topk,
+                           experts,
+                           inner,
+                           {at<Bytes>(gate), at<Bytes>(gate_scales)},
+                           {at<Bytes>(up), at<Bytes>(up_scales)},
+                           {at<Bytes>(down), at<Bytes>(down_scales)},
+                           limit,
+                           at<Indices>(table),
+                           at<std::int64_t>(out)});
+}
+
+void finish_experts(Address sums, Address table, Address x, int rows, int hidden, Address ids,
+                    Address weights, int topk, Address out) {
+    kernels().finish_experts({at<Ids>(sums), at<Indices>(table), at<Floats>(x), rows, hidden,
+                              at<Ids>(ids), at<Floats>(weights), topk, at<float>(out)});
+}
+
 void attend(Address q, int rows, int heads, int width, Address window_keys, Address window_index,
             int window, Address entry_keys, Address entry_index, int entries, Address sink,
             float scale, Address out) {
@@ -162,6 +189,8 @@ NB_MODULE(_native, module) {
     module.def("threads", pool::threads);
     module.def("linear", linear, free);
     module.def("moe", moe, free);
+    module.def("expert_sums", expert_sums, free);
+    module.def("finish_experts", finish_experts, free);
     module.def("attend", attend, free);
     module.def("index_scores", index_scores, free);
     module.def("hyper_pre", hyper_pre, free);

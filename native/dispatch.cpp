@@ -12,6 +12,7 @@ std::vector<const Kernels*> find_usable() {
     const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
     if (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) {
+        if (__builtin_cpu_supports("avx512vnni")) found.push_back(avx512vnni_kernels());
         found.push_back(avx512_kernels());
     }
     if (avx2) found.push_back(avx2_kernels());

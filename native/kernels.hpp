@@ -49,6 +49,37 @@ struct MoeCall {
     float* out;
 };
 
+// The exact sums of ops/integer_moe.py: out[r] = sum over slots of integer down(gated unit).
+// `table` holds the layer's windows: floor of gate's and up's scale bytes, depth of x's window,
+// floor of down's scale bytes, low and top of the gated unit's window.
+struct ExpertSumsCall {
+    const float* x;
+    int rows;
+    int hidden;
+    const std::int64_t* ids;
+    const float* weights;
+    int topk;
+    int experts;
+    int inner;
+    Bank gate, up, down;
+    float limit;
+    const std::int32_t* table;
+    std::int64_t* out;
+};
+
+// out = sums * 2^exponent; NaN in rows whose x or used weights are not finite.
+struct FinishExpertsCall {
+    const std::int64_t* sums;
+    const std::int32_t* table;
+    const float* x;
+    int rows;
+    int hidden;
+    const std::int64_t* ids;
+    const float* weights;
+    int topk;
+    float* out;
+};
+
 // Every row attends to its lists of keys, window then entries; index -1 is an absent key.
 struct AttendCall {
     const float* q;
@@ -203,6 +234,8 @@ struct Kernels {
     const char* name;
     void (*linear)(const LinearCall&);
     void (*moe)(const MoeCall&);
+    void (*expert_sums)(const ExpertSumsCall&);
+    void (*finish_experts)(const FinishExpertsCall&);
     void (*attend)(const AttendCall&);
     void (*index_scores)(const IndexScoresCall&);
     void (*hyper_pre)(const HyperPreCall&);
@@ -224,5 +257,6 @@ struct Kernels {
 const Kernels* portable_kernels();
 const Kernels* avx2_kernels();
 const Kernels* avx512_kernels();
+const Kernels* avx512vnni_kernels();
 
 }  // namespace deskside

@@ -25,24 +25,24 @@ T* carve(char*& memory, std::ptrdiff_t count) {
     return taken;
 }
 
-Routed sort_by_expert(const MoeCall& call, const std::int64_t* ids, int rows, char*& memory) {
-    const int all = rows * call.topk;
-    int* const expert = carve<int>(memory, call.experts);
-    int* const begin = carve<int>(memory, call.experts + 1);
-    int* const next = carve<int>(memory, call.experts + 1);
+Routed sort_by_expert(const std::int64_t* ids, int rows, int topk, int experts, char*& memory) {
+    const int all = rows * topk;
+    int* const expert = carve<int>(memory, experts);
+    int* const begin = carve<int>(memory, experts + 1);
+    int* const next = carve<int>(memory, experts + 1);
     int* const pair = carve<int>(memory, all);
     int* const place = carve<int>(memory, all);
-    for (int e = 0; e <= call.experts; ++e) next[e] = 0;
+    for (int e = 0; e <= experts; ++e) next[e] = 0;
     for (int i = 0; i < all; ++i)
         if (ids[i] >= 0) ++next[ids[i] + 1];
-    for (int e = 0; e < call.experts; ++e) next[e + 1] += next[e];
+    for (int e = 0; e < experts; ++e) next[e + 1] += next[e];
     int found = 0;
-    for (int e = 0; e < call.experts; ++e) {
+    for (int e = 0; e < experts; ++e) {
         if (next[e + 1] == next[e]) continue;
         expert[found] = e;
         begin[found++] = next[e];
     }
-    begin[found] = next[call.experts];
+    begin[found] = next[experts];
     for (int i = 0; i < all; ++i) {
         place[i] = ids[i] >= 0 ? next[ids[i]]++ : -1;
         if (place[i] >= 0) pair[place[i]] = i;
@@ -80,7 +80,8 @@ void moe_rows(const MoeCall& call, std::ptrdiff_t first, int rows) {
         (call.experts + 1) * 3 * sizeof(int) + all * (2 * sizeof(int) + 2 * sizeof(float*)) +
         all * (static_cast<std::ptrdiff_t>(call.inner) + call.hidden) * sizeof(float) + 16 * 64;
     char* memory = static_cast<char*>(pool::scratch(pool::Slot::kCall, bytes));
-    const Routed routed = sort_by_expert(call, call.ids + first * call.topk, rows, memory);
+    const Routed routed =
+        sort_by_expert(call.ids + first * call.topk, rows, call.topk, call.experts, memory);
     const float** inputs = carve<const float*>(memory, all);
     const float** gated = carve<const float*>(memory, all);
     float* const hidden = carve<float>(memory, all * call.inner);

@@ -13,6 +13,7 @@
 #include "hyper.inl"
 #include "attend.inl"
 #include "moe.inl"
+#include "integer.inl"
 #include "route.inl"
 #include "codec.inl"
 
@@ -28,6 +29,8 @@ const Kernels* DESKSIDE_NAME(DESKSIDE_TIER, _kernels)() {
         DESKSIDE_STRING(DESKSIDE_TIER),
         DESKSIDE_TIER::linear,
         DESKSIDE_TIER::moe,
+        DESKSIDE_TIER::expert_sums,
+        DESKSIDE_TIER::finish_experts,
         DESKSIDE_TIER::attend,
         DESKSIDE_TIER::index_scores,
         DESKSIDE_TIER::hyper_pre,

@@ -36,6 +36,38 @@ def moe(
     out: int,
     /,
 ) -> None: ...
+def expert_sums(
+    x: int,
+    rows: int,
+    hidden: int,
+    ids: int,
+    weights: int,
+    topk: int,
+    experts: int,
+    inner: int,
+    gate: int,
+    gate_scales: int,
+    up: int,
+    up_scales: int,
+    down: int,
+    down_scales: int,
+    limit: float,
+    table: int,
+    out: int,
+    /,
+) -> None: ...
+def finish_experts(
+    sums: int,
+    table: int,
+    x: int,
+    rows: int,
+    hidden: int,
+    ids: int,
+    weights: int,
+    topk: int,
+    out: int,
+    /,
+) -> None: ...
 def attend(
     q: int,
     rows: int,

@@ -13,10 +13,13 @@ from torch import Tensor
 
 from deskside.formats.packed import Format, Packed
 from deskside.kernels import _native
+from deskside.kernels.experts import expert_sums, finish_experts, moe
 
 __all__ = [
     "attend",
     "bodies",
+    "expert_sums",
+    "finish_experts",
     "force_tier",
     "hadamard",
     "hyper_head",
@@ -76,6 +79,8 @@ def bodies() -> Mapping[str, Callable[..., Any]]:
         "route_hashed": route_hashed,
         "swiglu": swiglu,
         "moe": moe,
+        "expert_sums": expert_sums,
+        "finish_experts": finish_experts,
     }
 
 
@@ -402,41 +407,3 @@ def hadamard(x: Tensor) -> Tensor:
     out = torch.empty_like(x)
     _native.hadamard(_floats(x), x.numel() // width, width, width**-0.5, out.data_ptr())
     return out
-
-
-def moe(
-    x: Tensor, ids: Tensor, weights: Tensor, w1: Packed, w3: Packed, w2: Packed, limit: float
-) -> Tensor:
-    """Run every row through its experts; see `ops.moe.moe`.
-
-    Raises:
-        IndexError: an id names no expert of the banks.
-    """
-    rows, hidden = x.shape
-    topk = ids.shape[1]
-    experts, inner, _ = w1.codes.shape
-    assert w1.format is w3.format is w2.format is Format.MXFP4
-    assert w1.codes.shape == w3.codes.shape == (experts, inner, hidden // 2)
-    assert w2.codes.shape == (experts, hidden, inner // 2)
-    assert ids.shape == weights.shape == (rows, topk)
-    out = torch.empty((rows, hidden))
-    _native.moe(
-        _floats(x),
-        rows,
-        hidden,
-        _integers(ids, torch.int64),
-        _floats(weights),
-        topk,
-        experts,
-        inner,
-        *_bank(w1),
-        *_bank(w3),
-        *_bank(w2),
-        limit,
-        out.data_ptr(),
-    )
-    return out
-
-
-def _bank(bank: Packed) -> tuple[int, int]:
-    return _integers(bank.codes, torch.uint8), _integers(bank.scales, torch.uint8)

@@ -1,0 +1,91 @@
+"""The compiled integer experts equal their definition bit for bit, in every tier."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from deskside.kernels import native
+from deskside.ops import integer_moe
+from deskside.ops.integer_moe import windows_of
+from tests.ops.test_integer_moe import BANKS, EXPERTS, LIMIT, MOST, TOPK, WINDOWS, banks, routed
+
+pytestmark = [pytest.mark.native, pytest.mark.usefixtures("_native_defaults")]
+
+
+@pytest.fixture(params=native.tiers())
+def tier(request: pytest.FixtureRequest) -> str:
+    native.force_tier(request.param)
+    return str(request.param)
+
+
+def sums(*arguments: Tensor) -> Tensor:
+    return native.expert_sums(*arguments, *BANKS, WINDOWS)
+
+
+@pytest.mark.usefixtures("tier")
+@pytest.mark.parametrize("rows", [1, 2, 3, 5, 6, 8, 9, 23])
+@pytest.mark.parametrize("scale", [1e-5, 0.5, 40.0])
+def test_every_tier_equals_the_definition(rows: int, scale: float) -> None:
+    x, ids, weights = routed(rows, scale)
+    ids[rows // 2, 1] = -1
+    expected = integer_moe.expert_sums(x, ids, weights, *BANKS, WINDOWS)
+    assert sums(x, ids, weights).equal(expected)
+
+
+@pytest.mark.usefixtures("tier")
+@pytest.mark.parametrize("width", [32, 64, 96, 128, 160, 512, 544])
+def test_every_width(width: int) -> None:
+    """Whole and cut groups of inputs and of hidden units, and scales below the window."""
+    of = tuple(
+        type(b)(b.codes.repeat(1, 2, 2), b.scales.repeat(1, 2, 2), b.format)
+        for b in banks(104, 124)
+    )
+    w1, w3 = (
+        type(b)(
+            b.codes[:, :width, : width // 2].contiguous(),
+            b.scales[:, :width, : width // 32].contiguous(),
+            b.format,
+        )
+        for b in of[:2]
+    )
+    w2 = type(w1)(w1.codes.flip(0), w1.scales.flip(0), w1.format)
+    windows = windows_of(w1, w3, w2, LIMIT, TOPK, MOST)
+    x = torch.cat([routed(3)[0]] * 2, dim=1)[:, :width].contiguous() * 4
+    x[0, 5] = 1e5
+    x[1, :64] *= 1e-9
+    _, ids, weights = routed(3)
+    expected = integer_moe.expert_sums(x, ids, weights, w1, w3, w2, windows)
+    assert native.expert_sums(x, ids, weights, w1, w3, w2, windows).equal(expected)
+
+
+def test_threads_and_partitions_give_the_same_sums() -> None:
+    x, ids, weights = routed(700)
+    expected = sums(x, ids, weights)
+    for threads in (2, 3):
+        native.set_threads(threads)
+        assert sums(x, ids, weights).equal(expected)
+        here, there = torch.where(ids < 2, ids, -1), torch.where(ids < 2, -1, ids)
+        assert (sums(x, here, weights) + sums(x, there, weights)).equal(expected)
+        assert sums(*(a[511:514].contiguous() for a in (x, ids, weights))).equal(expected[511:514])
+
+
+@pytest.mark.usefixtures("tier")
+def test_extremes_and_what_is_not_finite() -> None:
+    x, ids, weights = routed(8)
+    x[0], x[1], x[2, 7], x[3, 9] = 0.0, 3e38, torch.nan, -torch.inf
+    x[4], weights[5, 0], weights[6, 0] = 1e-42, torch.nan, 1e30
+    x[7] = -3e38
+    expected = integer_moe.expert_sums(x, ids, weights, *BANKS, WINDOWS)
+    ours = sums(x, ids, weights)
+    assert ours.equal(expected)
+    finished = native.finish_experts(ours, WINDOWS, x, ids, weights)
+    defined = integer_moe.finish_experts(ours, WINDOWS, x, ids, weights)
+    assert finished.isnan().equal(defined.isnan())
+    assert finished.nan_to_num().equal(defined.nan_to_num())
+
+
+def test_unknown_experts_are_refused() -> None:
+    x, ids, weights = routed(3)
+    for wrong in (EXPERTS, -2):
+        with pytest.raises(IndexError, match=f"expert {wrong} of a bank of {EXPERTS}"):
+            sums(x, torch.full_like(ids, wrong), weights)
