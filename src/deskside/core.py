@@ -12,6 +12,7 @@ from typing import NewType
 from deskside.errors import InputError
 
 __all__ = [
+    "Acceptance",
     "Admission",
     "Emission",
     "FinishReason",
@@ -110,6 +111,22 @@ class Request:
     def limit(self) -> int:
         """Most tokens the sequence can ever hold: prompt and output."""
         return len(self.prompt) + self.params.max_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Acceptance:
+    """What speculation brought to one request, by counters that start with it."""
+
+    steps: int = 0
+    """Decode steps, those of the target alone among them."""
+    verified: int = 0
+    """Proposals that the target looked at."""
+    accepted: int = 0
+    """Proposals that stayed."""
+
+    def after(self, verified: int, accepted: int) -> "Acceptance":
+        """Return the counters one step later."""
+        return Acceptance(self.steps + 1, self.verified + verified, self.accepted + accepted)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Self
 
 from deskside.config import EngineOptions
-from deskside.core import Emission, FinishReason, Request, SamplingParams, SequenceId
+from deskside.core import Acceptance, Emission, FinishReason, Request, SamplingParams, SequenceId
 from deskside.planning.plan import Plan
 from deskside.runtime.build import Runtime, build
 from deskside.text.stops import TextStream
@@ -39,6 +39,7 @@ class Result:
     prefill_s: float
     decode_s: float
     first_token_s: float
+    acceptance: Acceptance
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,10 +180,13 @@ class _Progress:
     started: float = field(default_factory=time.perf_counter)
     first: float = 0.0
     last: float = 0.0
+    acceptance: Acceptance = field(default_factory=Acceptance)
 
     def take(self, emission: Emission) -> Delta:
         """Add a step's tokens and return what became certain."""
         self.last = time.perf_counter()
+        if self.tokens:
+            self.acceptance = self.acceptance.after(emission.verified, emission.accepted)
         self.first = self.first or self.last
         self.tokens += emission.tokens
         self.finish = emission.finish
@@ -205,4 +209,5 @@ class _Progress:
             prefill_s=self.first - self.started,
             decode_s=self.last - self.first,
             first_token_s=self.first - self.started,
+            acceptance=self.acceptance,
         )

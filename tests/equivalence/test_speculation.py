@@ -118,8 +118,10 @@ def test_changing_masks(plain: LLM, greedy: Result, width: int) -> None:
     script = Scripted(
         greedy.token_ids, greedy.prompt_tokens, width, lambda place, _k: place % 7 == 3
     )
-    assert same(scripted(plain, script, params(temperature=0, max_tokens=OUTPUT)), greedy)
-    assert script.accepted > OUTPUT // 3
+    result = scripted(plain, script, params(temperature=0, max_tokens=OUTPUT))
+    assert same(result, greedy)
+    assert script.accepted == result.acceptance.accepted > OUTPUT // 3
+    assert result.acceptance.steps + result.acceptance.accepted == OUTPUT - 1
 
 
 @pytest.mark.parametrize("offset", range(6))

@@ -13,7 +13,7 @@ import pytest
 
 from deskside.cli import main
 from deskside.config import EngineOptions
-from deskside.core import FinishReason, SamplingParams
+from deskside.core import Acceptance, FinishReason, SamplingParams
 from deskside.errors import CapacityError, CheckpointError
 
 ANSWER = SimpleNamespace(
@@ -25,6 +25,7 @@ ANSWER = SimpleNamespace(
     prefill_s=0.5,
     decode_s=0.25,
     first_token_s=0.6,
+    acceptance=Acceptance(steps=2, verified=4, accepted=1),
 )
 
 
@@ -110,7 +111,8 @@ def test_text_then_one_line(fake: FakeModel, capsys: pytest.CaptureFixture[str])
     captured = capsys.readouterr()
     assert captured.out == "é! done\n"
     assert captured.err == (
-        "prompt 4 tokens, output 3 tokens; prefill 8.0 tok/s, decode 8.0 tok/s\n"
+        "prompt 4 tokens, output 3 tokens; prefill 8.0 tok/s, decode 8.0 tok/s; "
+        "accepted 25.0% of 4 proposals, 1.00 tokens a step\n"
     )
     assert fake.asked["prompt"] == "def f"
     assert fake.asked["model"] == "deskside-mini"
@@ -150,6 +152,9 @@ def test_json_is_one_object(fake: FakeModel, capsys: pytest.CaptureFixture[str])
         "prefill_tokens_per_s": 8.0,
         "decode_tokens_per_s": 8.0,
         "time_to_first_token_s": 0.6,
+        "decode_steps": 2,
+        "verified_proposals": 4,
+        "accepted_proposals": 1,
         "kv_tokens": 4096,
     }
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from deskside.core import Acceptance
 from deskside.report.status import Rates
 from deskside.report.version import describe
 
@@ -17,6 +18,12 @@ def test_prefill_and_decode_stand_apart() -> None:
     assert rates.line() == (
         "prompt 1000 tokens, output 11 tokens; prefill 500 tok/s, decode 20.0 tok/s"
     )
+
+
+def test_acceptance_is_told_where_something_was_proposed() -> None:
+    counts = Acceptance(steps=4, verified=16, accepted=6)
+    rates = Rates(1000, 11, prefill_s=2.0, decode_s=0.5, acceptance=counts)
+    assert rates.line().endswith("; accepted 37.5% of 16 proposals, 2.50 tokens a step")
 
 
 def test_what_was_not_measured_is_not_a_number() -> None:

@@ -4,7 +4,9 @@ Owns the arithmetic and the spelling of rates. Prefill and decode are never adde
 token belongs to prefill, since the prompt's forward draws it, and decode counts the tokens after.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from deskside.core import Acceptance
 
 __all__ = ["Rates"]
 
@@ -20,6 +22,7 @@ class Rates:
     completion_tokens: int
     prefill_s: float
     decode_s: float
+    acceptance: Acceptance = field(default_factory=Acceptance)
 
     @property
     def prefill(self) -> float | None:
@@ -33,10 +36,18 @@ class Rates:
 
     def line(self) -> str:
         """Return the one line that ends a run."""
-        return (
+        line = (
             f"prompt {_count(self.prompt_tokens)}, output {_count(self.completion_tokens)}; "
             f"prefill {_spell(self.prefill)}, decode {_spell(self.decode)}"
         )
+        return f"{line}; {self._speculation()}" if self.acceptance.verified else line
+
+    def _speculation(self) -> str:
+        """Spell how much of what was proposed stayed, and what a decode step brought."""
+        counts = self.acceptance
+        share = 100 * counts.accepted / counts.verified
+        step = (self.completion_tokens - 1) / counts.steps
+        return f"accepted {share:.1f}% of {counts.verified} proposals, {step:.2f} tokens a step"
 
 
 def _rate(count: int, seconds: float) -> float | None:

@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Protocol, TextIO
 
-from deskside.core import FinishReason
+from deskside.core import Acceptance, FinishReason
 from deskside.report.status import Rates
 
 __all__ = ["Delta", "Result", "as_json", "rates_of", "show"]
@@ -33,6 +33,8 @@ class Result(Protocol):
     def decode_s(self) -> float: ...  # noqa: D102
     @property
     def first_token_s(self) -> float: ...  # noqa: D102
+    @property
+    def acceptance(self) -> Acceptance: ...  # noqa: D102
 
 
 class Delta(Protocol):
@@ -73,6 +75,7 @@ def rates_of(result: Result) -> Rates:
         completion_tokens=len(result.token_ids),
         prefill_s=result.prefill_s,
         decode_s=result.decode_s,
+        acceptance=result.acceptance,
     )
 
 
@@ -91,6 +94,9 @@ def as_json(result: Result, model: str, kv_tokens: int) -> str:
             "prefill_tokens_per_s": rates.prefill,
             "decode_tokens_per_s": rates.decode,
             "time_to_first_token_s": result.first_token_s,
+            "decode_steps": result.acceptance.steps,
+            "verified_proposals": result.acceptance.verified,
+            "accepted_proposals": result.acceptance.accepted,
             "kv_tokens": kv_tokens,
         },
         ensure_ascii=False,
