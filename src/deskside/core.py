@@ -164,11 +164,16 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """A sequence enters: its id, its request and the pages set aside for it."""
+    """A sequence enters: its id, its request and the pages set aside for it.
+
+    `pinned` says that the request came with its own seed: its tokens may then depend on nothing
+    that another run would not repeat.
+    """
 
     sequence: SequenceId
     request: Request
     pages: int
+    pinned: bool = True
 
 
 @dataclass(frozen=True, slots=True)

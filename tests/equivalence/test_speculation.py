@@ -12,6 +12,7 @@ from deskside.batch import Batch
 from deskside.config import EngineOptions
 from deskside.core import FinishReason, SamplingParams, SequenceId, Span
 from deskside.engine.live import Live
+from deskside.engine.speculation import Speculator
 from deskside.engine.verify import Proposal
 from deskside.errors import InputError
 from deskside.llm import LLM, Result
@@ -186,3 +187,30 @@ def test_a_width_that_cannot_be_is_refused(folder: Path) -> None:
         opened(folder, speculation=6)
     with pytest.raises(InputError, match="no drafter"):
         LLM.open("deskside-mini", EngineOptions(speculation=1))
+
+
+def test_costs_are_measured_without_a_trace(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", logger="deskside.speculation"):
+        llm = opened(folder)
+    assert "forward by rows in ms: 1: " in caplog.text
+    owners = llm._runtime.engine._owners
+    assert (owners.pages.free, owners.rings.free) == (4096 // 128, 4)
+    speculator = llm._runtime.engine._speculation
+    assert isinstance(speculator, Speculator)
+    assert speculator.costs != speculator.stored
+    assert not speculator._records
+
+
+def test_requests_without_a_seed_share_a_budget(folder: Path, greedy: Result) -> None:
+    llm = opened(folder, speculation="auto", fallback=False)
+    free = params(temperature=0, max_tokens=OUTPUT, seed=None)
+    assert all(result.token_ids == greedy.token_ids for result in llm.generate([PROMPT] * 3, free))
+
+
+def test_the_controller_trips_and_probes(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    llm = opened(folder, speculation=4, fallback_min_drafted=8, fallback_steps=5)
+    with caplog.at_level("INFO", logger="deskside.speculation"):
+        result = alone(llm, PROMPT, params(temperature=0, max_tokens=60))
+    assert "accepted 0.0% of 8 proposals; target-only for 5 steps" in caplog.text
+    assert "probing speculation after 5 target-only steps" in caplog.text
+    assert 0 < result.acceptance.verified < 4 * result.acceptance.steps

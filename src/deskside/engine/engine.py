@@ -107,7 +107,9 @@ class Engine:
         stop = self._stop_rule(request)
         policy = Policy(request.params, stop.ends)
         self._owners.tokens.admit(admission.sequence, request.prompt)
-        self._live[admission.sequence] = Live(request, request.params.seed, policy, stop)
+        self._live[admission.sequence] = Live(
+            request, request.params.seed, policy, stop, admission.pinned
+        )
 
     def _forward(self, spans: Sequence[Span], proposals: Sequence[Proposal]) -> Tensor:
         tokens = self._owners.tokens
@@ -116,7 +118,8 @@ class Engine:
             for span, proposal in zip(spans, proposals, strict=True)
             for token in tokens.rows(span, proposal.ids)
         ]
-        batch = self._builder.build(spans, ids)
+        prompts = [len(self._live[span.sequence].request.prompt) for span in spans]
+        batch = self._builder.build(spans, ids, prompts=prompts)
         return self._speculation.forward(self._model, batch, self._state)
 
     def _verify(

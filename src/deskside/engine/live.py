@@ -17,3 +17,5 @@ class Live:
     seed: int
     policy: Policy
     stop: StopRule
+    pinned: bool = True
+    """Whether the request named its seed: then neither a clock nor a neighbour may matter."""

@@ -25,7 +25,7 @@ from deskside.speculate.costs import CostTable
 from deskside.speculate.fallback import Controller, FallbackSettings
 from deskside.speculate.policy import History
 from deskside.speculate.proposal import Proposer, draft_uniforms
-from deskside.speculate.width import Averages
+from deskside.speculate.width import Averages, SpeedBudget
 from deskside.state.context import DraftContext
 from deskside.state.kv import KvState
 from deskside.state.rings import Rings
@@ -93,9 +93,12 @@ class Speculator:
     tokens: TokenStore
     rings: Rings
     widths: WidthChooser
+    pools: bool
+    """Whether requests without a seed of their own share one budget of rows."""
+    stored: CostTable
     costs: CostTable
     fallback: FallbackSettings | None
-    _records: dict[SequenceId, _Record] = field(default_factory=dict)
+    _records: dict[SequenceId, _Record] = field(default_factory=dict, init=False)
 
     def propose(self, spans: Sequence[Span], live: Mapping[SequenceId, Live]) -> list[Proposal]:
         """Draft for every request that waits for its next token and is not paused."""
@@ -106,9 +109,11 @@ class Speculator:
         anchors = [self._anchor(span) for span in asking]
         proposers = [self._proposer(span, live[span.sequence]) for span in asking]
         drafts = self.drafter.draft(anchors, proposers, self.context)
+        read = drafts.read()
+        rows = sum(span.rows for span in spans)
+        widths = self._widths(asking, live, [sure for _, sure in read], rows)
         places = {span.sequence: place for place, span in enumerate(spans)}
-        for row, (span, (ids, sure)) in enumerate(zip(asking, drafts.read(), strict=True)):
-            width = self._width(span, live[span.sequence], sure)
+        for row, (span, width, (ids, _)) in enumerate(zip(asking, widths, read, strict=True)):
             proposals[places[span.sequence]] = Proposal(
                 ids[:width], drafts.tokens[row, :width], drafts.laws[row][:width]
             )
@@ -169,11 +174,40 @@ class Speculator:
         numbers = draft_uniforms(live.seed, live.request.choice, span.start, self._shape.block)
         return Proposer(live.policy, numbers, history)
 
-    def _width(self, span: Span, live: Live, confidences: Sequence[float]) -> int:
-        """Cut a block: by what may still be emitted, then by what pays."""
-        most = min(len(confidences), live.stop.left - 1)
-        record = self._record(span.sequence)
-        costs = self.costs.widths(most)
-        width = self.widths(confidences[:most], record.averages.values(), costs, live.policy.greedy)
-        record.averages.observe(confidences)
-        return width
+    def _widths(
+        self,
+        spans: Sequence[Span],
+        live: Mapping[SequenceId, Live],
+        confidences: Sequence[Sequence[float]],
+        rows: int,
+    ) -> list[int]:
+        """Cut every block: by what may still be emitted, then by what pays.
+
+        Requests that named their seed are cut alone and by stored costs; the others share a budget
+        where the rule has one.
+        """
+        known = [
+            sure[: live[span.sequence].stop.left - 1]
+            for span, sure in zip(spans, confidences, strict=True)
+        ]
+        widths = [
+            self._alone(live[span.sequence], self._record(span.sequence), sure)
+            for span, sure in zip(spans, known, strict=True)
+        ]
+        shared = [i for i, span in enumerate(spans) if not live[span.sequence].pinned]
+        if self.pools and len(shared) > 1:
+            pooled = SpeedBudget(self.costs.step).widths([known[i] for i in shared], rows)
+            for i, width in zip(shared, pooled, strict=True):
+                widths[i] = width
+        for span, sure in zip(spans, confidences, strict=True):
+            self._record(span.sequence).averages.observe(sure)
+        return widths
+
+    def _alone(self, live: Live, record: _Record, confidences: Sequence[float]) -> int:
+        costs = self.stored if live.pinned else self.costs
+        return self.widths(
+            confidences,
+            record.averages.values(),
+            costs.widths(len(confidences)),
+            live.policy.greedy,
+        )

@@ -16,7 +16,7 @@ from deskside.config import EngineOptions
 from deskside.core import Request
 from deskside.engine.engine import Engine, Owners
 from deskside.engine.inputs import BatchBuilder
-from deskside.engine.speculation import TargetOnly
+from deskside.engine.speculation import Speculation, TargetOnly
 from deskside.kernels import native, rows
 from deskside.layout.folder import resolve
 from deskside.model.flash import Flash
@@ -24,6 +24,7 @@ from deskside.model.weights import assemble
 from deskside.ops.linear import Weight
 from deskside.ops.opset import OpSet
 from deskside.planning.plan import Plan, plan_folder
+from deskside.runtime.measure import measured
 from deskside.runtime.speculate import Draft, drafts
 from deskside.scheduler.admission import Admissions
 from deskside.scheduler.scheduler import Scheduler, StepLimits
@@ -75,18 +76,18 @@ def build(model: str, options: EngineOptions, progress: Progress | None = None) 
     draft = Draft.load(plan, checkpoint.config, weights, ops, body) if drafting else None
     groups = [draft.context.group] if draft else []
     owners = Owners.allocate(state, plan.kv_pages, plan.max_running, groups)
+    target = Flash(weights, plan.spec, ops)
+    builder = BatchBuilder(plan.spec, owners.pages, owners.rings)
+    speculation: Speculation = TargetOnly()
+    if draft is not None:
+        speculator = draft.speculator(plan, options, owners)
+        auto = options.speculation == "auto"
+        speculation = measured(speculator, target, state, owners, builder) if auto else speculator
     return Runtime(
         plan=plan,
         tokenizer=tokenizer,
         scheduler=_scheduler(plan),
-        engine=Engine(
-            Flash(weights, plan.spec, ops),
-            state,
-            owners,
-            BatchBuilder(plan.spec, owners.pages, owners.rings),
-            _stop_rules(plan, tokenizer),
-            draft.speculation(plan, options, owners) if draft else TargetOnly(),
-        ),
+        engine=Engine(target, state, owners, builder, _stop_rules(plan, tokenizer), speculation),
         state_bytes=state.nbytes + (draft.context.nbytes if draft else 0),
     )
 

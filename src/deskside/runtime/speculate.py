@@ -6,7 +6,7 @@ from typing import Any
 
 from deskside.config import EngineOptions
 from deskside.engine.engine import Owners
-from deskside.engine.speculation import Speculation, Speculator
+from deskside.engine.speculation import Speculator
 from deskside.engine.widths import WidthChooser, fixed, rule
 from deskside.errors import CheckpointError, InputError
 from deskside.formats.rows import RowFormat
@@ -49,8 +49,8 @@ class Draft:
         context = DraftContext.allocate(plan.spec, plan.options.kv_format, plan.max_running, body)
         return Draft(Drafter(weights, plan.spec, ops, _temperatures(plan, config)), context)
 
-    def speculation(self, plan: Plan, options: EngineOptions, owners: Owners) -> Speculation:
-        """Return what proposes with this drafter."""
+    def speculator(self, plan: Plan, options: EngineOptions, owners: Owners) -> Speculator:
+        """Return what proposes with this drafter, by stored costs."""
         fallback = FallbackSettings(
             options.fallback_threshold,
             options.fallback_min_drafted,
@@ -64,6 +64,8 @@ class Draft:
             owners.tokens,
             owners.rings,
             _chooser(options),
+            options.speculation == "auto" and options.width_rule == "stop",
+            STORED_COSTS,
             STORED_COSTS,
             fallback if options.fallback else None,
         )

@@ -26,6 +26,13 @@ class StepLimits:
     step_tokens: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    sequence: SequenceId
+    request: Request
+    pinned: bool
+
+
 @dataclass(slots=True)
 class _Running:
     sequence: SequenceId
@@ -48,7 +55,7 @@ class Scheduler:
     def __init__(self, admissions: Admissions, limits: StepLimits) -> None:
         self._admissions = admissions
         self._limits = limits
-        self._waiting: deque[tuple[SequenceId, Request]] = deque()
+        self._waiting: deque[_Waiting] = deque()
         self._running: dict[SequenceId, _Running] = {}
         self._aborts: list[SequenceId] = []
         self._next_sequence = 0
@@ -67,12 +74,13 @@ class Scheduler:
         """
         self._admissions.check(request)
         seed = request.params.seed
+        pinned = seed is not None
         if seed is None:
             seed = secrets.randbits(SEED_BITS)
         request = replace(request, params=replace(request.params, seed=seed))
         sequence = SequenceId(self._next_sequence)
         self._next_sequence += 1
-        self._waiting.append((sequence, request))
+        self._waiting.append(_Waiting(sequence, request, pinned))
         return sequence, seed
 
     def abort(self, sequence: SequenceId) -> None:
@@ -81,7 +89,7 @@ class Scheduler:
             self._admissions.give_back(self._running.pop(sequence).pages)
             self._aborts.append(sequence)
         else:
-            self._waiting = deque(w for w in self._waiting if w[0] != sequence)
+            self._waiting = deque(w for w in self._waiting if w.sequence != sequence)
 
     def plan_step(self) -> StepPlan:
         """Plan the next step; it has no spans when there is nothing to run."""
@@ -103,13 +111,13 @@ class Scheduler:
 
     def _admit(self) -> Iterator[Admission]:
         while self._waiting:
-            sequence, request = self._waiting[0]
-            pages = self._admissions.take(request)
+            first = self._waiting[0]
+            pages = self._admissions.take(first.request)
             if pages is None:
                 return
             self._waiting.popleft()
-            self._running[sequence] = _Running(sequence, request, pages)
-            yield Admission(sequence, request, pages)
+            self._running[first.sequence] = _Running(first.sequence, first.request, pages)
+            yield Admission(first.sequence, first.request, pages, first.pinned)
 
     def _spans(self) -> Iterator[Span]:
         streaming = [one for one in self._running.values() if not one.prompt_left]
