@@ -1,4 +1,8 @@
-"""Batches for training and windows for measuring, both as rows of token ids."""
+"""Batches for training and windows for measuring, both as rows of token ids.
+
+A newline and the indentation after it are one token, so a prompt that ends in a bare newline would
+be one that training never showed. `Splits` takes a share of such tokens apart, anew each epoch.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +21,61 @@ if TYPE_CHECKING:
     from training.pack import Ids
 
 
+class Splits:
+    """The ways to cut tokens that begin with a newline and hold more, and the share to cut."""
+
+    def __init__(self, tokenizer_file: Path, share: float) -> None:
+        tokenizer = Tokenizer.from_file(str(tokenizer_file))
+        self.share = share
+        self.ways: dict[int, list[Ids]] = {}
+        for token in range(tokenizer.get_vocab_size()):
+            text = tokenizer.decode([token], skip_special_tokens=False)
+            if len(text) < 2 or text[0] != "\n" or text.strip():
+                continue
+            cuts = range(1, len(text) - len(text.lstrip("\n")) + 1)
+            halves = [(text[:cut], text[cut:]) for cut in cuts if cut < len(text)]
+            self.ways[token] = [
+                np.array([i for half in pair for i in tokenizer.encode(half).ids], np.uint16)
+                for pair in halves
+            ]
+
+    def apply(self, tokens: Ids, random: np.random.Generator) -> Ids:
+        """The same text with a share of its newline tokens cut."""
+        known = np.zeros(1 << 16, dtype=bool)
+        known[list(self.ways)] = True
+        places = np.flatnonzero(known[tokens])
+        places = places[random.random(len(places)) < self.share]
+        length = np.ones(len(tokens), dtype=np.int64)
+        chosen: list[tuple[Ids, np.ndarray]] = []
+        draw, found = random.random(len(places)), tokens[places]
+        for token, ways in self.ways.items():
+            of_token = np.flatnonzero(found == token)
+            which = (draw[of_token] * len(ways)).astype(np.int64)
+            for index, way in enumerate(ways):
+                here = places[of_token[which == index]]
+                length[here] = len(way)
+                chosen.append((way, here))
+        start = np.cumsum(length) - length
+        out = np.repeat(tokens, length)
+        for way, here in chosen:
+            out[start[here][:, None] + np.arange(len(way))] = way
+        return out
+
+
 class Batches:
     """Endless rows of documents laid end to end, the documents shuffled anew each epoch."""
 
     def __init__(
-        self, tokens: Ids, batch: int, length: int, seed: int, device: torch.device
+        self,
+        tokens: Ids,
+        batch: int,
+        length: int,
+        seed: int,
+        device: torch.device,
+        splits: Splits | None = None,
     ) -> None:
         self.tokens, self.batch, self.length, self.device = tokens, batch, length, device
+        self.splits = splits
         starts = np.flatnonzero(tokens == 0)
         self.spans = np.stack((starts, np.append(starts[1:], len(tokens))), 1)
         self.random = np.random.default_rng(seed)
@@ -34,6 +86,8 @@ class Batches:
         """Lays out the next epoch and moves it to the device."""
         order = self.random.permutation(len(self.spans))
         stream = np.concatenate([self.tokens[a:b] for a, b in self.spans[order]])
+        if self.splits:
+            stream = self.splits.apply(stream, self.random)
         rows = (len(stream) - 1) // self.length
         rows -= rows % self.batch
         flat = torch.from_numpy(stream[: rows * self.length + 1].astype(np.int16))

@@ -16,6 +16,8 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from deskside.checkpoint.index import Checkpoint
+from deskside.checkpoint.loader import stream
 from deskside.checkpoint.writer import write
 from deskside.formats import fp8, mxfp4
 from training.quantize import stored_as
@@ -71,12 +73,18 @@ def export_checkpoint(
         shutil.copy(tokenizer / file_name, folder / file_name)
 
 
-def load_checkpoint(folder: Path) -> dict[str, Tensor]:
-    """The folder's weights in float32 under the training model's names, experts stacked."""
+def stored_tensors(folder: Path, drafter: bool) -> dict[str, Tensor]:
+    """The trunk's or the drafter's tensors of a folder as they are stored."""
     index = json.loads((folder / "model.safetensors.index.json").read_text())
     stored: dict[str, Tensor] = {}
     for file in sorted(set(index["weight_map"].values())):
         stored.update(load_file(folder / file))
+    return {n: value for n, value in stored.items() if n.startswith("mtp.") == drafter}
+
+
+def load_checkpoint(folder: Path, drafter: bool = False) -> dict[str, Tensor]:
+    """The trunk's (or drafter's) weights in float32 under the training names, experts stacked."""
+    stored = stored_tensors(folder, drafter)
     out: dict[str, Tensor] = {}
     experts: dict[str, dict[int, Tensor]] = {}
     for name, value in stored.items():
@@ -95,6 +103,32 @@ def load_checkpoint(folder: Path) -> dict[str, Tensor]:
     for name, parts in experts.items():
         out[name] = torch.stack([parts[i] for i in range(len(parts))])
     return out
+
+
+def export_drafter(
+    weights: dict[str, Tensor], config: dict[str, object], trunk: Path, folder: Path
+) -> None:
+    """Writes trunk and drafter as one folder; the trunk's stored tensors pass through unchanged."""
+    if folder.exists():
+        shutil.rmtree(folder)
+    both = stored_tensors(trunk, drafter=False) | pack(weights)
+    write(folder, config, both.items(), shard_bytes=SHARD_BYTES)
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps(json.loads(index.read_text()), separators=(",", ":")) + "\n")
+    for file in ("tokenizer.json", "tokenizer_config.json", "MODEL_CARD.md"):
+        if (trunk / file).exists():
+            shutil.copy(trunk / file, folder / file)
+
+
+def check_merge(trunk: Path, folder: Path) -> int:
+    """Reads the folder as the product does; the trunk must be as it was. Returns all bytes."""
+    before = {spec.name: value for spec, value in stream(Checkpoint.open(trunk))}
+    after = {spec.name: value for spec, value in stream(Checkpoint.open(folder))}
+    for name, value in before.items():
+        same = after[name].dtype == value.dtype and after[name].shape == value.shape
+        if not same or not torch.equal(after[name].view(torch.uint8), value.view(torch.uint8)):
+            raise ValueError(f"{name} changed on the way from {trunk} to {folder}")
+    return sum(file.stat().st_size for file in folder.iterdir())
 
 
 def main() -> None:

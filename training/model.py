@@ -441,24 +441,35 @@ class Trunk(nn.Module):
         angle = torch.arange(length, device=device).float()[:, None] * turn
         return angle.cos(), angle.sin()
 
-    def streams(self, ids: Tensor, mode: Mode) -> tuple[Tensor, Tensor, list[Tensor]]:
+    def streams(
+        self, ids: Tensor, mode: Mode, seen: Callable[[int, Tensor], None] | None = None
+    ) -> tuple[Tensor, Tensor, list[Tensor]]:
         """The residual after the last layer, the indexers' loss and each layer's load."""
         document = (ids == 0).cumsum(1)
         x = F.embedding(ids, self.embed.weight).to(self.head.weight.dtype)
         x = x[:, :, None].expand(-1, -1, self.shape.hc_mult, -1).contiguous()
         turns = [self.angles(ids.shape[1], c, ids.device) for c in (False, True)]
         loss, loads = x.new_zeros((), dtype=torch.float32), []
-        for ratio, layer in zip(self.shape.compress_ratios, self.layers, strict=True):
-            cos, sin = turns[ratio > 0]
+        for index, layer in enumerate(self.layers):
+            cos, sin = turns[self.shape.compress_ratios[index] > 0]
             x, extra, load = self.call_layer(layer, x, cos, sin, ids, document, mode)
             loss = loss + extra
             loads.append(load)
+            if seen:
+                seen(index, x)
         return x, loss, loads
 
     def forward(self, ids: Tensor, mode: Mode) -> Tensor:
         """Logits of every position."""
         x, _, _ = self.streams(ids, mode)
         return head_logits(x, self)
+
+    def features(self, ids: Tensor, mode: Mode, targets: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+        """The mean of the streams after each target layer, end to end, and the last residual."""
+        found: dict[int, Tensor] = {}
+        x, _, _ = self.streams(ids, mode, lambda i, y: found.update({i: y}))
+        means = [found[i].float().mean(2).to(x.dtype) for i in targets]
+        return torch.cat(means, -1), x
 
     def losses(self, ids: Tensor, mode: Mode) -> tuple[Tensor, Tensor, list[Tensor]]:
         """Cross entropy of every next token, the indexers' loss, and the loads."""
@@ -472,14 +483,19 @@ def call_layer(layer: Layer, *args: object) -> tuple[Tensor, Tensor, Tensor]:
     return result
 
 
+def collapse(x: Tensor, fn: Tensor, base: Tensor, scale: Tensor, shape: Shape) -> Tensor:
+    """The weighted sum of the streams that the head reads."""
+    flat = x.flatten(2)
+    norm = torch.rsqrt(flat.float().square().mean(-1, keepdim=True) + shape.rms_norm_eps)
+    mixed = F.linear(flat, fn.to(x.dtype)).float() * norm
+    weight = torch.sigmoid(mixed * scale + base) + shape.hc_eps
+    return (weight[..., None] * x.float()).sum(2).to(x.dtype)
+
+
 def head_logits(x: Tensor, trunk: Trunk) -> Tensor:
     """Collapses the streams and projects to the vocabulary, in float32 at the end."""
     shape = trunk.shape
-    flat = x.flatten(2)
-    norm = torch.rsqrt(flat.float().square().mean(-1, keepdim=True) + shape.rms_norm_eps)
-    mixed = F.linear(flat, trunk.hc_head_fn.to(x.dtype)).float() * norm
-    weight = torch.sigmoid(mixed * trunk.hc_head_scale + trunk.hc_head_base) + shape.hc_eps
-    out = (weight[..., None] * x.float()).sum(2).to(x.dtype)
+    out = collapse(x, trunk.hc_head_fn, trunk.hc_head_base, trunk.hc_head_scale, shape)
     return trunk.head(rms(out, trunk.norm.weight, shape.rms_norm_eps)).float()
 
 

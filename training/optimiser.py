@@ -135,6 +135,8 @@ def by_muon(name: str, parameter: nn.Parameter) -> bool:
     """Whether a parameter is a matrix between features."""
     if parameter.ndim < 2 or name.startswith(("embed", "head")):
         return False
+    if "markov_head" in name or "confidence_head" in name:
+        return False
     small = ("_fn", "ape", "gate.weight", "weights_proj.weight")
     return not name.endswith(small) or name.endswith("wgate.weight")
 

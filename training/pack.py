@@ -58,7 +58,10 @@ def tokens_of(source: Path, tokenizer_file: Path) -> Ids:
 
 
 def load_tokens(folder: Path, tokenizer_file: Path, workers: int) -> Ids:
-    """All shards, in order."""
+    """All shards, in order; a folder that holds `tokens.npy` has been read already."""
+    if (folder / "tokens.npy").exists():
+        known: Ids = np.load(folder / "tokens.npy")
+        return known
     shards = sorted(folder.glob("*.ppmd"))
     with ProcessPoolExecutor(workers) as pool:
         parts = list(pool.map(tokens_of, shards, [tokenizer_file] * len(shards)))

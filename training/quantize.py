@@ -105,7 +105,7 @@ def fp8_round(weight: Tensor) -> Tensor:
 
 
 def stored_as(name: str) -> str:
-    """How the checkpoint stores a parameter of the trunk: fp4, fp8, bf16, f32.
+    """How the checkpoint stores a parameter of trunk or drafter: fp4, fp8, bf16, f32.
 
     `wide` is F32 that holds BF16 values: what the training multiplied with.
     """
@@ -120,6 +120,8 @@ def stored_as(name: str) -> str:
     if "compressor" in name or name.startswith(("embed", "head", "norm")) or "norm" in name:
         return "bf16"
     if name.endswith(("gate.weight", "weights_proj.weight")):
+        return "bf16"
+    if "markov_head" in name or "confidence_head" in name:
         return "bf16"
     return "fp8"
 

@@ -47,5 +47,6 @@ class Shape:
         """From a config.json; fields this code does not use are left alone."""
         values = json.loads(path.read_text())
         known = {name: values[name] for name in cls.__dataclass_fields__}
-        known["compress_ratios"] = tuple(values["compress_ratios"])
+        ratios = values["compress_ratios"][: values["num_hidden_layers"]]
+        known["compress_ratios"] = tuple(ratios)
         return cls(**known)

@@ -18,11 +18,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from training.data import Batches, Windows, held_out_windows
+from training.data import Batches, Splits, Windows, held_out_windows
 from training.evaluate import bits_per_byte
 from training.export import export_checkpoint, load_checkpoint
 from training.model import Mode, Trunk, initialise
@@ -31,7 +32,9 @@ from training.pack import load_tokens
 from training.shape import Shape
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
+
+    from training.model import Layer
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,7 @@ class Recipe:
     sparse_from: float = 0.68
     quantise_from: float = 0.72
     balance: float = 1e-3
+    split: float = 0.1
     rates: Rates = field(default_factory=Rates)
 
 
@@ -68,19 +72,24 @@ def prepare(shape: Shape, seed: int, device: torch.device) -> Trunk:
     """A fresh model in the types the training computes with."""
     model = Trunk(shape)
     initialise(model, seed)
+    narrow(model, device)
+    return model.to(device)
+
+
+def narrow(model: torch.nn.Module, device: torch.device) -> None:
+    """On a GPU the large matrices are held, and multiplied, in BF16."""
     small = ("_fn", "ape", "gate.weight")
     for name, parameter in model.named_parameters():
         wide = parameter.ndim < 2 or name.startswith("embed")
         wide = wide or (name.endswith(small) and not name.endswith("wgate.weight"))
         if not wide and device.type == "cuda":
             parameter.data = parameter.data.to(torch.bfloat16)
-    return model.to(device)
 
 
-def balance_experts(model: Trunk, loads: list[Tensor], amount: float) -> None:
+def balance_experts(layers: Iterable[Layer], loads: list[Tensor], amount: float) -> None:
     """Moves every scored router's bias against the last load."""
     with torch.no_grad():
-        for layer, load in zip(model.layers, loads, strict=True):
+        for layer, load in zip(layers, loads, strict=True):
             if not layer.ffn.gate.hashed:
                 bias = layer.ffn.gate.bias
                 bias.add_(torch.sign(load.mean() - load), alpha=amount)
@@ -103,7 +112,7 @@ class Run:
         (mean + index).backward()
         quantise = share >= self.recipe.quantise_from
         self.optimiser.step(rate_factor(self.recipe, self.step, share), quantise)
-        balance_experts(self.model, loads, self.recipe.balance)
+        balance_experts(self.model.layers, loads, self.recipe.balance)
         self.step += 1
         return mean.detach(), index.detach(), loads
 
@@ -161,6 +170,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--length", type=int, default=4096)
     parser.add_argument("--muon", type=float, default=4e-3)
+    parser.add_argument("--split", type=float, default=0.1, help="share of newline tokens cut")
     parser.add_argument("--workers", type=int, default=16)
     parser.add_argument("--every", type=int, default=50)
     parser.add_argument("--snapshots", type=str, default="", help="shares at which to export")
@@ -176,7 +186,9 @@ def main() -> None:
     args = parse()
     shape = Shape.read(args.config)
     rates = Rates(muon=args.muon)
-    recipe = Recipe(seconds=args.seconds, batch=args.batch, length=args.length, rates=rates)
+    recipe = Recipe(
+        seconds=args.seconds, batch=args.batch, length=args.length, split=args.split, rates=rates
+    )
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.set_float32_matmul_precision("high")
     if args.compile_only:
@@ -199,7 +211,9 @@ def main() -> None:
             )
         tokens = loading.result()
     windows = held_out_windows(args.held_out, tokenizer_file, args.length)
-    batches = Batches(tokens, args.batch, args.length, recipe.seed, device)
+    np.save(args.out / "tokens.npy", tokens)
+    splits = Splits(tokenizer_file, recipe.split) if recipe.split else None
+    batches = Batches(tokens, args.batch, args.length, recipe.seed, device, splits)
     run = Run(recipe, model, batches, args.out)
     start = time.perf_counter()
     report: dict[str, object] = {"recipe": asdict(recipe), "tokens": len(tokens)}
