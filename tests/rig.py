@@ -19,12 +19,16 @@ from deskside.state.kv import KvState
 
 @dataclass(frozen=True)
 class Part:
-    """Rows to run for one sequence: token ids, how many of them are proposals, how many stay."""
+    """Rows to run for one sequence: token ids, how many of them are proposals, how many stay.
+
+    `generated` says the kind of all of them.
+    """
 
     sequence: int
     ids: Sequence[int]
     proposals: int = 0
     kept: int | None = None
+    generated: bool = False
 
 
 @dataclass
@@ -37,6 +41,7 @@ class Rig:
     ops: OpSet = field(default_factory=OpSet)
     pages: int = 40
     slots: int = 4
+    exact: bool = False
 
     def __post_init__(self) -> None:
         self.model = Flash(self.weights, self.spec, self.ops)
@@ -47,7 +52,7 @@ class Rig:
         self.state = KvState.allocate(self.spec, self.kv_format, self.pages, self.slots)
         self.owners = Owners.allocate(self.state, self.pages, self.slots)
         self.ledger = self.owners.ledger()
-        self.builder = BatchBuilder(self.spec, self.owners.pages, self.owners.rings)
+        self.builder = BatchBuilder(self.spec, self.owners.pages, self.owners.rings, self.exact)
         self.frontiers: dict[int, int] = {}
 
     @torch.no_grad()
@@ -56,7 +61,8 @@ class Rig:
         spans = [self._span(part) for part in parts]
         with self.ledger.open(spans) as transaction:
             ids = [token for part in parts for token in part.ids]
-            batch = self.builder.build(spans, ids, range(len(ids)))
+            prompts = [s.start + (not part.generated) for s, part in zip(spans, parts, strict=True)]
+            batch = self.builder.build(spans, ids, range(len(ids)), prompts)
             logits = self.model.forward(batch, self.state)
             kept = [
                 span.rows if part.kept is None else part.kept

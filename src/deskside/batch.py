@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-__all__ = ["Batch", "Emissions"]
+__all__ = ["Batch", "Emissions", "Kinds"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,25 @@ class Emissions:
 
 
 @dataclass(frozen=True, slots=True)
+class Kinds:
+    """Which rows are of the prompt and which were generated, from the anchor on.
+
+    Where an operation has two numeric paths, a row's kind chooses, never how many rows there are.
+    The lengths of both lists are known to the host.
+    """
+
+    prompt: Tensor
+    """[p] int64, ascending."""
+    generated: Tensor
+    """[g] int64, ascending; p + g rows."""
+
+    @staticmethod
+    def of(generated: Tensor) -> "Kinds":
+        """Return the kinds of rows, given [R] bool on the host."""
+        return Kinds((~generated).nonzero().flatten(), generated.nonzero().flatten())
+
+
+@dataclass(frozen=True, slots=True)
 class Batch:
     """R rows of S spans."""
 
@@ -40,6 +59,8 @@ class Batch:
     """[R] int64 absolute positions."""
     span: Tensor
     """[R] int64, the span a row belongs to."""
+    kinds: Kinds
+    """Prompt rows and generated rows."""
     slots: Tensor
     """[S] int64, ring slot of each span."""
     window_index: Tensor

@@ -17,13 +17,19 @@ LENGTH = 300
 CHANGES = {"head_dim": 128, "qk_rope_head_dim": 64, "index_head_dim": 64, "hidden_size": 128}
 
 
-@pytest.fixture(scope="module", params=[*product(KvFormat, ("plain", "native"))], ids="-".join)
+CASES = [*product(KvFormat, ("plain", "native"), ("prompt",))]
+CASES += [(KvFormat.FLOAT32, "plain", "generated"), (KvFormat.FP8, "native", "generated")]
+
+
+@pytest.fixture(scope="module", params=CASES, ids="-".join)
 def rig(request: pytest.FixtureRequest) -> Rig:
-    kv_format, bodies = request.param
+    """Return a rig whose rows are all of one kind."""
+    kv_format, bodies, kind = request.param
     config = {**TINY, **CHANGES}
     weights = native_weights(random_peer(config, seed=3))
     ops = OpSet() if bodies == "plain" else OpSet().replaced(native.bodies())
-    return Rig(weights, ModelSpec.from_config(config), kv_format, ops)
+    spec = ModelSpec.from_config(config)
+    return Rig(weights, spec, kv_format, ops, exact=kind == "generated")
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +99,21 @@ def test_rejected_rows_leave_no_trace(rig: Rig, ids: list[int], whole: Tensor) -
         (logits,) = rig.forward(Part(0, block, proposals=5, kept=kept))
         assert torch.equal(logits[:kept], whole[at : at + kept])
         at, turn = at + kept, turn + 1
+
+
+def test_company_of_the_other_kind(rig: Rig, ids: list[int], whole: Tensor) -> None:
+    """Generated rows beside prompt rows: both have the bits of a forward of their kind alone."""
+    if rig.exact:
+        pytest.skip("all rows are of one kind here")
+    rig.forward(Part(0, ids[:50]))
+    alone = rig.forward(Part(0, ids[50:56], generated=True))[0]
+    rig.reset()
+    rig.forward(Part(0, ids[:50]), Part(1, ids[:1]))
+    together = rig.forward(Part(1, ids[1:40]), Part(0, ids[50:56], generated=True))
+    assert torch.equal(together[1], alone)
+    assert torch.equal(together[0], whole[1:40])
+    assert not torch.equal(alone, whole[50:56])
+    torch.testing.assert_close(alone, whole[50:56], rtol=0.0, atol=5e-3)
 
 
 def test_the_test_can_fail(rig: Rig, ids: list[int], whole: Tensor) -> None:

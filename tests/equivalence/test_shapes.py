@@ -11,7 +11,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
 )
 
-from deskside.batch import Batch, Emissions
+from deskside.batch import Batch, Emissions, Kinds
 from deskside.core import SequenceId, Span
 from deskside.formats.packed import Packed
 from deskside.layout.kv import KvFormat
@@ -49,6 +49,7 @@ def faked_batch(mode: FakeTensorMode, batch: Batch) -> Batch:
         ids=fake(batch.ids),
         positions=fake(batch.positions),
         span=fake(batch.span),
+        kinds=Kinds(fake(batch.kinds.prompt), fake(batch.kinds.generated)),
         slots=fake(batch.slots),
         window_index=fake(batch.window_index),
         page_table=fake(batch.page_table),
@@ -65,9 +66,10 @@ def faked_batch(mode: FakeTensorMode, batch: Batch) -> Batch:
     )
 
 
+@pytest.mark.parametrize("generated", [False, True])
 @pytest.mark.parametrize("history", [0, 126, 300])
 @pytest.mark.parametrize("rows", [1, 2, 6, 16])
-def test_forward_on_shapes_alone(rig: Rig, history: int, rows: int) -> None:
+def test_forward_on_shapes_alone(rig: Rig, history: int, rows: int, generated: bool) -> None:
     rig.reset()
     if history:
         rig.chunked(random_ids(rig.spec, history, seed=1), [history])
@@ -79,7 +81,9 @@ def test_forward_on_shapes_alone(rig: Rig, history: int, rows: int) -> None:
         else Span(SequenceId(0), history, rows)
     ]
     with rig.ledger.open(spans):
-        batch = rig.builder.build(spans, random_ids(rig.spec, rows, seed=2))
+        batch = rig.builder.build(
+            spans, random_ids(rig.spec, rows, seed=2), None, [0 if generated else 1000]
+        )
     mode = FakeTensorMode()
     with mode, torch.no_grad():
         weights = {name: faked(mode, weight) for name, weight in rig.weights.items()}

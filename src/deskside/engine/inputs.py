@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from deskside.batch import Batch, Emissions
+from deskside.batch import Batch, Emissions, Kinds
 from deskside.core import Span
 from deskside.layout.kv import carry_rows, entries_per_page, pages_for
 from deskside.spec import ModelSpec
@@ -48,15 +48,23 @@ class _Rows:
 class BatchBuilder:
     """Builds batches for one model and one set of state owners."""
 
-    def __init__(self, spec: ModelSpec, pages: PageTable, rings: Rings) -> None:
+    def __init__(
+        self, spec: ModelSpec, pages: PageTable, rings: Rings, exact: bool = False
+    ) -> None:
+        """Build for a model; with `exact` every row counts as generated."""
         self._spec = spec
+        self._exact = exact
         self._pages = pages
         self._rings = rings
         self._ratios = tuple(sorted({ratio for ratio in spec.ratios if ratio}))
         self._lengths = tuple(sorted({spec.window, *(carry_rows(r) for r in self._ratios)}))
 
     def build(
-        self, spans: Sequence[Span], ids: Sequence[int], logit_rows: Sequence[int] | None = None
+        self,
+        spans: Sequence[Span],
+        ids: Sequence[int],
+        logit_rows: Sequence[int] | None = None,
+        prompts: Sequence[int] | None = None,
     ) -> Batch:
         """Build the inputs of reserved spans.
 
@@ -64,6 +72,8 @@ class BatchBuilder:
             spans: reserved, in the order of reservation.
             ids: the token ids of all rows, span after span.
             logit_rows: rows whose logits are wanted; by default those that are sampled from.
+            prompts: length of each span's prompt: a span from there on is generated, also with
+                the anchor alone; without it all rows are prompt rows.
         """
         rows = list(_placed(spans))
         positions = np.concatenate([part.positions for part in rows])
@@ -74,6 +84,7 @@ class BatchBuilder:
             ids=torch.tensor(ids, dtype=torch.int64),
             positions=torch.from_numpy(positions),
             span=torch.from_numpy(np.repeat(np.arange(len(rows)), [s.rows for s in spans])),
+            kinds=self._kinds(spans, prompts),
             slots=torch.tensor([self._rings.slot(span.sequence) for span in spans]),
             window_index=torch.from_numpy(self._window_index(rows)),
             page_table=torch.from_numpy(self._page_table(spans)),
@@ -83,6 +94,13 @@ class BatchBuilder:
             stage={length: torch.from_numpy(_stage(rows, length)) for length in self._lengths},
             logit_rows=torch.tensor(logit_rows, dtype=torch.int64),
         )
+
+    def _kinds(self, spans: Sequence[Span], prompts: Sequence[int] | None) -> Kinds:
+        generated = [self._exact] * len(spans)
+        if prompts is not None and not self._exact:
+            generated = [s.start >= prompt for s, prompt in zip(spans, prompts, strict=True)]
+        rows = np.repeat(np.array(generated), [span.rows for span in spans])
+        return Kinds.of(torch.from_numpy(rows))
 
     def _window_index(self, rows: Sequence[_Rows]) -> NDArray[np.int32]:
         window = self._spec.window

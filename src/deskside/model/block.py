@@ -61,7 +61,7 @@ class Block:
         streams = self._attn_connection.around(
             streams, lambda x: self.attn.forward(x, batch, tables, state)
         )
-        return self._ffn_connection.around(streams, lambda x: self.ffn.forward(x, batch.ids))
+        return self._ffn_connection.around(streams, lambda x: self.ffn.forward(x, batch))
 
 
 class Head:

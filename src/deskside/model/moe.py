@@ -1,8 +1,11 @@
 """The mixture of experts of one layer: gate, routed experts from their banks, shared expert."""
 
+import torch
 from torch import Tensor
 
+from deskside.batch import Batch, Kinds
 from deskside.model.parts import Parts, leaves_of
+from deskside.ops.integer_moe import windows_of
 
 __all__ = ["MoE"]
 
@@ -35,14 +38,32 @@ class MoE:
         self.w3 = parts.packed("experts.w3")
         self.w2 = parts.packed("experts.w2")
         self.shared_experts = Expert(parts.below("shared_experts"))
-        self._spec = parts.spec
+        spec = parts.spec
+        self._banks = (self.w1, self.w3, self.w2)
+        self._windows = windows_of(*self._banks, spec.swiglu_limit, spec.topk, spec.route_scale)
+        self._spec = spec
         self._ops = parts.ops
 
-    def forward(self, x: Tensor, token_ids: Tensor) -> Tensor:
-        """Run rows [rows, hidden] float32 with their token ids [rows] through the layer."""
-        ids, weights = self._route(x, token_ids)
-        routed = self._ops.moe(x, ids, weights, self.w1, self.w3, self.w2, self._spec.swiglu_limit)
-        return routed + self.shared_experts.forward(x)
+    def forward(self, x: Tensor, batch: Batch) -> Tensor:
+        """Run a batch's rows [rows, hidden] float32 through the layer."""
+        ids, weights = self._route(x, batch.ids)
+        return self._routed(x, ids, weights, batch.kinds) + self.shared_experts.forward(x)
+
+    def _routed(self, x: Tensor, ids: Tensor, weights: Tensor, kinds: Kinds) -> Tensor:
+        """Run the routed experts: prompt rows in float32, generated rows in exact integers."""
+        if kinds.generated.shape[0] == 0:
+            return self._ops.moe(x, ids, weights, *self._banks, self._spec.swiglu_limit)
+        if kinds.prompt.shape[0] == 0:
+            sums = self._ops.expert_sums(x, ids, weights, *self._banks, self._windows)
+            return self._ops.finish_experts(sums, self._windows, x, ids, weights)
+        out = torch.empty_like(x)
+        nobody = kinds.prompt[:0]
+        for rows, kind in (
+            (kinds.prompt, Kinds(kinds.prompt, nobody)),
+            (kinds.generated, Kinds(nobody, kinds.generated)),
+        ):
+            out[rows] = self._routed(x[rows], ids[rows], weights[rows], kind)
+        return out
 
     def _route(self, x: Tensor, token_ids: Tensor) -> tuple[Tensor, Tensor]:
         logits = self._ops.linear(x, self.gate)

@@ -26,6 +26,7 @@ can meet in one sum: the hidden size, or topk times the whole intermediate size.
 most 30, so that a shift is one signed 32-bit factor.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -77,11 +78,18 @@ def windows_of(
     """
     inner_floor, inner_span = _scan(w1.scales, w3.scales)
     down_floor, down_span = _scan(w2.scales)
-    top = int(_exponents(torch.tensor(limit * limit * most_weight)).clamp(min=LEAST_TOP))
+    top = max(_exponent_for(limit * limit * most_weight), LEAST_TOP)
     depth = _budget(w1.columns) - inner_span
     low = top - _budget(topk * w2.columns) + down_span
     table = torch.stack((inner_floor, depth, down_floor, low, torch.full_like(low, top)))
     return Windows(table, limit)
+
+
+def _exponent_for(bound: float) -> int:
+    """Return the least e with bound <= 32639 * 2^e."""
+    mantissa, exponent = math.frexp(bound)
+    most, top = math.frexp(LARGEST)
+    return exponent - top + (mantissa > most)
 
 
 def _scan(*scales: Tensor) -> tuple[Tensor, Tensor]:

@@ -77,7 +77,8 @@ def build(model: str, options: EngineOptions, progress: Progress | None = None) 
     groups = [draft.context.group] if draft else []
     owners = Owners.allocate(state, plan.kv_pages, plan.max_running, groups)
     target = Flash(weights, plan.spec, ops)
-    builder = BatchBuilder(plan.spec, owners.pages, owners.rings)
+    exact = options.numerics == "exact"
+    builder = BatchBuilder(plan.spec, owners.pages, owners.rings, exact)
     speculation: Speculation = TargetOnly()
     if draft is not None:
         speculator = draft.speculator(plan, options, owners)

@@ -63,7 +63,7 @@ def _forward(
 ) -> None:
     span = Span(SEQUENCE, 0, rows)
     with owners.ledger().open([span]):
-        batch = builder.build([span], owners.tokens.rows(span))
+        batch = builder.build([span], owners.tokens.rows(span), prompts=[0])
         speculator.forward(model, batch, state)
 
 
