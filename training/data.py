@@ -7,6 +7,7 @@ be one that training never showed. `Splits` takes a share of such tokens apart, 
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -80,10 +81,19 @@ class Batches:
         self.spans = np.stack((starts, np.append(starts[1:], len(tokens))), 1)
         self.random = np.random.default_rng(seed)
         self.epoch = 0
+        self.thread = ThreadPoolExecutor(1)
+        self.coming = self.thread.submit(self.lay_out)
         self.refill()
 
     def refill(self) -> None:
-        """Lays out the next epoch and moves it to the device."""
+        """Moves the next epoch to the device; the one after is laid out meanwhile."""
+        flat, self.order = self.coming.result()
+        self.coming = self.thread.submit(self.lay_out)
+        self.stream = flat.to(self.device)
+        self.next, self.epoch = 0, self.epoch + 1
+
+    def lay_out(self) -> tuple[Tensor, np.ndarray]:
+        """All documents in a new order, and the order in which rows are taken."""
         order = self.random.permutation(len(self.spans))
         stream = np.concatenate([self.tokens[a:b] for a, b in self.spans[order]])
         if self.splits:
@@ -91,9 +101,7 @@ class Batches:
         rows = (len(stream) - 1) // self.length
         rows -= rows % self.batch
         flat = torch.from_numpy(stream[: rows * self.length + 1].astype(np.int16))
-        self.stream = flat.to(self.device)
-        self.order = self.random.permutation(rows).reshape(-1, self.batch)
-        self.next, self.epoch = 0, self.epoch + 1
+        return flat, self.random.permutation(rows).reshape(-1, self.batch)
 
     def take(self) -> Tensor:
         """The next [batch, length + 1] ids."""

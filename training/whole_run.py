@@ -58,7 +58,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--trunk-seconds", type=float, default=880.0)
     parser.add_argument("--drafter-seconds", type=float, default=480.0)
-    parser.add_argument("--deadline", type=float, default=1600.0, help="of the whole training")
+    parser.add_argument("--deadline", type=float, default=1560.0, help="of all training")
     parser.add_argument("--rank", type=int, default=32)
     parser.add_argument("--workers", type=int, default=14)
     parser.add_argument("--trunk-options", default="", help="more for the trunk, one string")
