@@ -1,0 +1,71 @@
+"""What goes to the host in a step: one record after the draft, two integers a span after it.
+
+Index arithmetic on inputs that the host made itself (`nonzero` of a row's kind) is no read.
+"""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from deskside.llm import LLM
+from tests.equivalence.test_engine import VOCAB, opened, params, write_tokenizer
+from tests.miniature import write_miniature
+
+READS = {
+    Tensor.tolist,
+    Tensor.item,
+    Tensor.__int__,
+    Tensor.__float__,
+    Tensor.__bool__,
+    Tensor.__index__,
+    Tensor.cpu,
+    Tensor.numpy,
+}
+
+
+class Reads(TorchFunctionMode):
+    """Notes every read of a tensor's values by the host, with how many values it took."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[str, int]] = []
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN204
+        if func in READS:
+            self.seen.append((func.__name__, args[0].numel()))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("drafting")
+    write_miniature(folder, vocab=VOCAB, seed=4, drafter=True)
+    write_tokenizer(folder)
+    return folder
+
+
+def reads(llm: LLM, temperature: float) -> list[tuple[str, int]]:
+    """Return the reads of one decode step of one request."""
+    stream = llm.stream("x" * 9, params(temperature=temperature, max_tokens=20))
+    next(stream)
+    next(stream)
+    watch = Reads()
+    with watch, torch.no_grad():
+        next(stream)
+    stream.close()
+    return watch.seen
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_two_reads_a_step(folder: Path, temperature: float) -> None:
+    block = 5
+    seen = reads(opened(folder, speculation=3, fallback=False), temperature)
+    assert seen == [("tolist", 2 * block), ("tolist", 2)]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_one_read_without_speculation(folder: Path, temperature: float) -> None:
+    assert reads(opened(folder, speculation="off"), temperature) == [("tolist", 2)]
