@@ -170,6 +170,12 @@ void hadamard(Address x, int rows, int width, float scale, Address out) {
     kernels().hadamard({at<Floats>(x), rows, width, scale, at<float>(out)});
 }
 
+std::uint64_t read_bytes(Address bytes, std::ptrdiff_t count) {
+    std::uint64_t sum = 0;
+    kernels().read({at<Bytes>(bytes), count, &sum});
+    return sum;
+}
+
 }  // namespace
 
 NB_MODULE(_native, module) {
@@ -207,6 +213,7 @@ NB_MODULE(_native, module) {
     module.def("encode_mxfp4_rows", recode_rows<&Kernels::encode_mxfp4_rows>, free);
     module.def("decode_mxfp4_rows", recode_rows<&Kernels::decode_mxfp4_rows>, free);
     module.def("hadamard", hadamard, free);
+    module.def("read", read_bytes, free);
 
     // Workers must be gone before the interpreter unloads this library.
     nb::module_::import_("atexit").attr("register")(

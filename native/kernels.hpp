@@ -230,6 +230,13 @@ struct HadamardCall {
     float* out;
 };
 
+// Adds to `sum` what lies in memory, as numbers that nobody needs: for measuring.
+struct ReadCall {
+    const std::uint8_t* bytes;
+    std::ptrdiff_t count;
+    std::uint64_t* sum;
+};
+
 struct Kernels {
     const char* name;
     void (*linear)(const LinearCall&);
@@ -251,6 +258,7 @@ struct Kernels {
     void (*encode_mxfp4_rows)(const RowsCall&);
     void (*decode_mxfp4_rows)(const RowsCall&);
     void (*hadamard)(const HadamardCall&);
+    void (*read)(const ReadCall&);
 };
 
 // The tiers this build holds; those not for this processor are null.

@@ -48,25 +48,30 @@ LANES __m512i factors(__m128i bytes, int floor) {
     return _mm512_sllv_epi32(_mm512_set1_epi32(1), shift);
 }
 
-LANES __m512i group_lanes(int group) {
-    const __m512i blocks = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
-    return _mm512_add_epi32(blocks, _mm512_set1_epi32(4 * group));
-}
-
+// Adds one group of C rows of weights. Words of a row are loaded once for all C: with many rows
+// they come from the second cache.
 template <int R, int C>
 LANES void add_group(const __m512i (&codes)[C], const __m512i (&factor)[C], int group,
                      const IntegerRow* const* x, __m512i (&total)[R][C]) {
-    const __m512i lanes = group_lanes(group % 4);
-    for (int c = 0; c < C; ++c) {
-        const Words w = decode_words(codes[c]);
-        const __m512i scale = _mm512_permutexvar_epi32(lanes, factor[c]);
-        for (int r = 0; r < R; ++r) {
-            const std::int16_t* const words = x[r]->words + group * kGroup;
-            __m512i sum = _mm512_setzero_si512();
-            for (int i = 0; i < 4; ++i) sum = dot(sum, w.v[i], _mm512_load_si512(words + 32 * i));
-            sum = _mm512_add_epi32(sum, _mm512_srli_epi64(sum, 32));
-            const __m512i power = _mm512_sllv_epi32(scale, _mm512_set1_epi32(x[r]->shifts[group]));
-            total[r][c] = _mm512_add_epi64(total[r][c], _mm512_mul_epi32(sum, power));
+    const __m512i blocks = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
+    const __m512i lanes = _mm512_add_epi32(blocks, _mm512_set1_epi32(4 * (group % 4)));
+    Words w[C];
+    __m512i scale[C];
+    for (int c = 0; c < C; ++c) w[c] = decode_words(codes[c]);
+    for (int c = 0; c < C; ++c) scale[c] = _mm512_permutexvar_epi32(lanes, factor[c]);
+    for (int r = 0; r < R; ++r) {
+        const std::int16_t* const words = x[r]->words + group * kGroup;
+        const __m512i shift = _mm512_set1_epi32(x[r]->shifts[group]);
+        __m512i sum[C];
+        for (int c = 0; c < C; ++c) sum[c] = _mm512_setzero_si512();
+        for (int i = 0; i < 4; ++i) {
+            const __m512i a = _mm512_load_si512(words + 32 * i);
+            for (int c = 0; c < C; ++c) sum[c] = dot(sum[c], w[c].v[i], a);
+        }
+        for (int c = 0; c < C; ++c) {
+            sum[c] = _mm512_add_epi32(sum[c], _mm512_srli_epi64(sum[c], 32));
+            const __m512i power = _mm512_sllv_epi32(scale[c], shift);
+            total[r][c] = _mm512_add_epi64(total[r][c], _mm512_mul_epi32(sum[c], power));
         }
     }
 }

@@ -14,6 +14,7 @@
 #include "attend.inl"
 #include "moe.inl"
 #include "integer.inl"
+#include "read.inl"
 #include "route.inl"
 #include "codec.inl"
 
@@ -46,6 +47,7 @@ const Kernels* DESKSIDE_NAME(DESKSIDE_TIER, _kernels)() {
         DESKSIDE_TIER::encode_mxfp4_rows,
         DESKSIDE_TIER::decode_mxfp4_rows,
         DESKSIDE_TIER::hadamard,
+        DESKSIDE_TIER::read,
     };
     return &table;
 }

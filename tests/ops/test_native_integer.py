@@ -89,3 +89,15 @@ def test_unknown_experts_are_refused() -> None:
     for wrong in (EXPERTS, -2):
         with pytest.raises(IndexError, match=f"expert {wrong} of a bank of {EXPERTS}"):
             sums(x, torch.full_like(ids, wrong), weights)
+
+
+@pytest.mark.usefixtures("tier")
+@pytest.mark.parametrize("count", [0, 7, 256, 1_000_003])
+def test_a_plain_read_touches_every_byte(count: int) -> None:
+    """Whole 256-byte pieces count as 64-bit words, the rest as bytes, block after block."""
+    data = torch.randint(0, 256, (count,), generator=torch.Generator().manual_seed(0)).byte()
+    total = 0
+    for block in data.split(1 << 18):
+        whole = len(block) // 256 * 256
+        total += int(block[:whole].view(torch.int64).sum()) + int(block[whole:].sum())
+    assert native.read(data) == total % 2**64

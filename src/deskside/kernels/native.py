@@ -29,6 +29,7 @@ __all__ = [
     "linear",
     "moe",
     "pool",
+    "read",
     "rms_norm",
     "rope",
     "route",
@@ -59,6 +60,12 @@ set_threads: Callable[[int], None] = _native.set_threads
 
 threads: Callable[[], int] = _native.threads
 """Threads that share a kernel."""
+
+
+def read(tensor: Tensor) -> int:
+    """Read a contiguous tensor once with all threads; for measuring, the sum means nothing."""
+    assert tensor.is_contiguous()
+    return _native.read(tensor.data_ptr(), tensor.nbytes)
 
 
 def bodies() -> Mapping[str, Callable[..., Any]]:
