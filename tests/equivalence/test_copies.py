@@ -3,7 +3,9 @@
 Index arithmetic on inputs that the host made itself (`nonzero` of a row's kind) is no read.
 """
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -33,7 +35,13 @@ class Reads(TorchFunctionMode):
         super().__init__()
         self.seen: list[tuple[str, int]] = []
 
-    def __torch_function__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN204
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
         if func in READS:
             self.seen.append((func.__name__, args[0].numel()))
         return func(*args, **(kwargs or {}))
