@@ -76,6 +76,17 @@ LANES void add_group(const __m512i (&codes)[C], const __m512i (&factor)[C], int 
     }
 }
 
+// The sums of the lanes of a and of b.
+LANES void add_lanes(__m512i a, __m512i b, std::int64_t* out) {
+    const __m512i pairs =
+        _mm512_add_epi64(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
+    const __m256i half =
+        _mm256_add_epi64(_mm512_castsi512_si256(pairs), _mm512_extracti64x4_epi64(pairs, 1));
+    const __m128i both =
+        _mm_add_epi64(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(out), both);
+}
+
 template <int R, int C>
 void integer_tile(const WeightRows& w, const IntegerRow* const* x, std::int64_t (&out)[R][C]) {
     constexpr int kAhead = 8192;  // bytes
@@ -113,8 +124,13 @@ void integer_tile(const WeightRows& w, const IntegerRow* const* x, std::int64_t 
             add_group<R, C>(codes, factor, g, x, total);
         }
     }
-    for (int r = 0; r < R; ++r)
-        for (int c = 0; c < C; ++c) out[r][c] = _mm512_reduce_add_epi64(total[r][c]);
+    for (int r = 0; r < R; ++r) {
+        if constexpr (C % 2 == 0) {
+            for (int c = 0; c < C; c += 2) add_lanes(total[r][c], total[r][c + 1], &out[r][c]);
+        } else {
+            for (int c = 0; c < C; ++c) out[r][c] = _mm512_reduce_add_epi64(total[r][c]);
+        }
+    }
 }
 
 }  // namespace
