@@ -5,7 +5,7 @@ from torch import Tensor
 
 from deskside.batch import Batch
 from deskside.model.compressor import Compressor
-from deskside.model.indexer import Indexer
+from deskside.model.indexer import Indexer, all_visible
 from deskside.model.parts import Parts, cut_rows, leaves_of
 from deskside.model.rotary import RotaryTables
 from deskside.spec import CSA_RATIO
@@ -86,15 +86,10 @@ class Attention:
             entries, emissions = pooled
             state.entries.write(emissions.target, self._ops.rope(entries, table))
         if self.indexer is None:
-            chosen = _visible(batch.visible[self.ratio], batch.most_visible[self.ratio])
+            chosen = all_visible(batch.visible[self.ratio], batch.most_visible[self.ratio])
         else:
             chosen = self.indexer.forward(x, query, tables.rows(self.ratio), table, batch, state)
         return _read(state.entries, batch, chosen)
-
-
-def _visible(visible: Tensor, most: int) -> Tensor:
-    entries = torch.arange(most).expand(visible.shape[0], most)
-    return entries.masked_fill(entries >= visible.unsqueeze(1), -1)
 
 
 def _read(pool: Pool, batch: Batch, chosen: Tensor) -> tuple[Tensor, Tensor]:

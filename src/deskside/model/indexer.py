@@ -9,7 +9,7 @@ from deskside.model.parts import Parts
 from deskside.spec import CSA_RATIO
 from deskside.state.kv import LayerState, Pool
 
-__all__ = ["Indexer"]
+__all__ = ["Indexer", "all_visible"]
 
 
 class Indexer:
@@ -57,7 +57,7 @@ class Indexer:
             state.index_keys.write(emissions.target, keys)
         most = batch.most_visible[CSA_RATIO]
         if most <= self._topk:
-            return _all_visible(batch.visible[CSA_RATIO], most)
+            return all_visible(batch.visible[CSA_RATIO], most)
         return self._ops.select(self._scores(x, query, table, batch, state.index_keys), self._topk)
 
     def _scores(self, x: Tensor, query: Tensor, table: Tensor, batch: Batch, keys: Pool) -> Tensor:
@@ -80,6 +80,7 @@ class Indexer:
         return self._ops.hadamard(rows) if keys.format.dtype == torch.uint8 else rows
 
 
-def _all_visible(visible: Tensor, most: int) -> Tensor:
+def all_visible(visible: Tensor, most: int) -> Tensor:
+    """Return entries 0..most - 1 for every row [rows, most], -1 beyond `visible` [rows]."""
     entries = torch.arange(most).expand(visible.shape[0], most)
     return entries.masked_fill(entries >= visible.unsqueeze(1), -1)
