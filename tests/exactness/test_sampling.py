@@ -9,7 +9,8 @@ from torch import Tensor
 from deskside.core import Request, SamplingParams
 from deskside.engine.live import Live
 from deskside.engine.verify import Proposal, Question, judge
-from deskside.ops.sample import draw, greedy, target_distribution
+from deskside.ops.sample import greedy, target_distribution
+from deskside.speculate.acceptance import drawn as drawn_by
 from deskside.speculate.policy import Policy
 from deskside.speculate.stop import StopRule
 
@@ -46,6 +47,10 @@ def expected(temperature: float, top_k: int, top_p: float) -> list[float]:
 def test_distribution_is_the_definition(temperature: float, top_k: int, top_p: float) -> None:
     law = target_distribution(LOGITS, temperature, top_k, top_p)
     assert law.tolist() == pytest.approx(expected(temperature, top_k, top_p), abs=1e-12)
+
+
+def draw(law: Tensor, number: float) -> Tensor:
+    return drawn_by(law, torch.tensor([number], dtype=torch.float64))
 
 
 def test_draws_follow_the_distribution() -> None:

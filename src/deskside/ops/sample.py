@@ -1,4 +1,4 @@
-"""From logits to a token: temperature, top-k, top-p and a draw by a given uniform number.
+"""From logits to the law of a token: temperature, top-k and top-p, and the greedy choice.
 
 Every row is treated alone, in float64 where sums are long, so that a draw depends on nothing else.
 Ties go to the lower token.
@@ -7,7 +7,7 @@ Ties go to the lower token.
 import torch
 from torch import Tensor
 
-__all__ = ["draw", "greedy", "target_distribution"]
+__all__ = ["greedy", "target_distribution"]
 
 
 def greedy(logits: Tensor) -> Tensor:
@@ -39,10 +39,3 @@ def target_distribution(logits: Tensor, temperature: float, top_k: int, top_p: f
     before = mass.cumsum(0) - mass
     kept = torch.where(before < top_p, mass, 0)
     return torch.zeros_like(scaled).index_copy_(0, tokens, kept / kept.sum())
-
-
-def draw(distribution: Tensor, uniform: float) -> Tensor:
-    """Return the token (scalar int64) where the cumulated mass passes `uniform` in [0, 1)."""
-    mass = distribution.cumsum(0)
-    last = distribution.nonzero()[-1, 0]
-    return torch.minimum(torch.searchsorted(mass, uniform * mass[-1], right=True), last)

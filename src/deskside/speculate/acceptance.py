@@ -127,7 +127,7 @@ def stacked(uniforms: Sequence[BlockUniforms]) -> BlockUniforms:
 def drawn(law: Tensor, number: Tensor) -> Tensor:
     """Return the tokens [..., 1] where the mass of laws [..., vocab] passes the numbers [..., 1].
 
-    The same token as `ops.sample.draw` gives, for numbers that live on the device.
+    The numbers may live on the device; nothing is read by the host.
     """
     mass = law.cumsum(-1)
     passed = (mass <= number * mass[..., -1:]).sum(-1, keepdim=True)

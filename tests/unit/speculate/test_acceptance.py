@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from deskside.ops.sample import draw
 from deskside.speculate.acceptance import (
     BlockUniforms,
     Verdict,
@@ -15,6 +14,7 @@ from deskside.speculate.acceptance import (
     stacked,
 )
 from deskside.uniforms import Purpose, uniform
+from tests.exactness.plain import draw
 
 WIDTH, VOCAB = 4, 6
 

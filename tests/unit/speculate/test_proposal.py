@@ -5,11 +5,11 @@ import torch
 from torch import Tensor
 
 from deskside.core import SamplingParams
-from deskside.ops.sample import draw
 from deskside.speculate.acceptance import drawn
 from deskside.speculate.policy import History, Policy
 from deskside.speculate.proposal import Proposer, draft_uniforms
 from deskside.uniforms import Purpose, uniform
+from tests.exactness.plain import draw
 
 LOGITS = torch.tensor([1.0, 3.0, 2.0, 3.0, -1.0, 0.0])
 NOTHING = torch.empty(0, dtype=torch.int64)
