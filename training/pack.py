@@ -70,6 +70,17 @@ def load_tokens(folder: Path, tokenizer_file: Path, workers: int) -> Ids:
     return np.concatenate(parts)
 
 
+def without(tokens: Ids, file: Path) -> Ids:
+    """The documents whose numbers `file` does not list; a document begins with BOS."""
+    starts = np.flatnonzero(tokens == 0)
+    kept = np.ones(len(starts), dtype=bool)
+    listed = json.loads(file.read_text())
+    if listed["documents"] != len(starts):
+        raise ValueError(f"{file.name} is about {listed['documents']} documents, not {len(starts)}")
+    kept[listed["prose"]] = False
+    return tokens[np.repeat(kept, np.diff(starts, append=len(tokens)))]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--corpus", type=Path, required=True, help="train.jsonl of stage 1")
@@ -79,7 +90,11 @@ def main() -> None:
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     with args.corpus.open() as stream:
-        texts = [json.loads(line)["text"] for line in stream]
+        documents = [json.loads(line) for line in stream]
+    texts = [document["text"] for document in documents]
+    prose = [i for i, document in enumerate(documents) if document["kind"] == "prose"]
+    listed = {"documents": len(documents), "prose": prose}
+    (args.out / "prose.json").write_text(json.dumps(listed))
     total = sum(map(len, texts))
     groups: list[list[str]] = [[] for _ in range(args.shards)]
     done = 0

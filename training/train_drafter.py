@@ -32,7 +32,7 @@ from training.export import check_merge, export_drafter, load_checkpoint
 from training.generate import write_on
 from training.model import Mode, Trunk
 from training.optimiser import Optimiser, Rates
-from training.pack import Ids, load_tokens
+from training.pack import Ids, load_tokens, without
 from training.shape import Shape
 from training.train import balance_experts, narrow
 
@@ -258,6 +258,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--data", type=Path, required=True, help="the packed shards of stage 3")
     parser.add_argument("--held-out", type=Path, required=True)
     parser.add_argument("--prose", type=Path, help="held_out_prose.jsonl of stage 1")
+    parser.add_argument("--leave-out", type=Path, help="prose.json of stage 3: train on code alone")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seconds", type=float, default=480.0)
     parser.add_argument("--deadline", type=float, default=1e9, help="end of training since start")
@@ -303,6 +304,8 @@ def main() -> None:
         if helper:
             warm_up(trunk, drafter, recipe, "trunk")
         tokens = loading.result()
+    if args.leave_out:
+        tokens = without(tokens, args.leave_out)
     note(f"{len(tokens)} tokens read")
     written = Pool(trunk, tokens, recipe) if recipe.pool_rounds else None
     if written:

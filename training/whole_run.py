@@ -76,6 +76,7 @@ def main() -> None:
         "data": args.out,
         "prose": args.prose,
         "rank": args.rank,
+        "leave_out": args.data / "prose.json",
         **common,
     }
     compile_meanwhile(
