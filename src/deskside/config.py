@@ -25,6 +25,7 @@ __all__ = [
     "ProcessOptions",
     "SamplingOptions",
     "from_environment",
+    "profile_folder",
     "read_file",
     "refusal",
     "wants_traceback",
@@ -273,6 +274,18 @@ def _spelled(path: Path, key: str, value: object) -> str | list[str]:
     if isinstance(value, str | int | float) and not isinstance(value, bool):
         return str(value)
     raise InputError(f"--config {path}: {key} must be a number or text, got {value!r:.60}")
+
+
+def profile_folder(environ: Mapping[str, str] | None = None) -> Path:
+    """Return the folder that keeps what was measured: below XDG_CACHE_HOME, or below ~/.cache.
+
+    A relative XDG_CACHE_HOME counts as unset, as its specification wants.
+    """
+    environ = os.environ if environ is None else environ
+    cache = Path(environ.get("XDG_CACHE_HOME", ""))
+    if not cache.is_absolute():
+        cache = Path(environ.get("HOME") or Path.home()) / ".cache"
+    return cache / "deskside" / "profiles"
 
 
 def wants_traceback(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> bool:

@@ -12,6 +12,7 @@ __all__ = [
     "DesksideError",
     "InputError",
     "LostRankError",
+    "ProfileError",
 ]
 
 
@@ -32,6 +33,10 @@ class InputError(DesksideError):
 
 class CheckpointError(InputError):
     """The checkpoint folder does not hold what its own headers or config promise."""
+
+
+class ProfileError(InputError):
+    """What was measured on this machine is missing, damaged, or of another machine."""
 
 
 class CapacityError(DesksideError):
