@@ -21,6 +21,7 @@ from torch import Tensor
 
 from deskside.formats.packed import Format, Packed
 from deskside.kernels import native
+from deskside.kernels.tiers import force_tier, tiers
 from deskside.machine.machine import read_machine
 from deskside.ops.integer_moe import Windows, windows_of
 
@@ -146,7 +147,7 @@ def fingerprint() -> dict[str, Any]:
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "commit": commit.stdout.strip() or None,
         "processor": topology.model,
-        "kernels": native.tier(),
+        "kernels": tiers().chosen,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "shape": {
@@ -162,12 +163,12 @@ def main() -> None:
     """Measure, print and write the result."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=15)
-    parser.add_argument("--tier", default=native.tier(), choices=native.tiers())
+    parser.add_argument("--tier", default=tiers().chosen, choices=tiers().available)
     parser.add_argument("--out", type=Path, default=RESULTS / "experts.json")
     args = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    native.force_tier(args.tier)
+    force_tier(args.tier)
     banks = (bank(INNER, HIDDEN, 1), bank(INNER, HIDDEN, 2), bank(HIDDEN, INNER, 3))
     windows = windows_of(*banks, LIMIT, TOPK, ROUTE_SCALE)
     found: dict[str, Any] = {

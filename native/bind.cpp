@@ -184,12 +184,11 @@ NB_MODULE(_native, module) {
 
     module.def("tiers", usable_tiers, "Instruction-set tiers that run here, widest first.");
     module.def("tier", [] { return kernels().name; }, "The tier in use.");
+    module.def("forced", tier_forced, "Whether the tier in use was named by force_tier.");
     module.def(
-        "force_tier",
-        [](const std::string& name) {
-            if (!use_tier(name)) throw nb::value_error(("no such tier here: " + name).c_str());
-        },
-        "Use one of tiers(); the bits of every result stay the same.");
+        "force_tier", use_tier,
+        "Use one of tiers(), false where it is none; the bits of every result stay the same.");
+    module.def("release_tier", release_tier, "Use the widest tier again.");
     module.def("set_threads", pool::set_threads, free,
                "Threads that share a kernel, with the caller.");
     module.def("threads", pool::threads);

@@ -31,6 +31,11 @@ std::atomic<const Kernels*>& chosen() {
     return kernels;
 }
 
+std::atomic<bool>& forced() {
+    static std::atomic<bool> named{false};
+    return named;
+}
+
 }  // namespace
 
 const Kernels& kernels() { return *chosen().load(std::memory_order_relaxed); }
@@ -45,10 +50,18 @@ bool use_tier(const std::string& name) {
     for (const Kernels* tier : usable()) {
         if (name == tier->name) {
             chosen().store(tier);
+            forced().store(true);
             return true;
         }
     }
     return false;
 }
+
+void release_tier() {
+    chosen().store(usable().front());
+    forced().store(false);
+}
+
+bool tier_forced() { return forced().load(); }
 
 }  // namespace deskside

@@ -38,8 +38,9 @@ def _own_cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
 def _native_defaults() -> Iterator[None]:
     """Leave the compiled kernels' tier and threads as they were."""
     from deskside.kernels import native
+    from deskside.kernels.tiers import force_tier, tiers
 
-    tier, threads = native.tier(), native.threads()
+    before, threads = tiers(), native.threads()
     yield
-    native.force_tier(tier)
+    force_tier(before.chosen if before.forced else "auto")
     native.set_threads(threads)

@@ -104,6 +104,13 @@ class EngineOptions:
             "native uses the compiled kernels, plain the definitions they are tested against."
         ),
     )
+    tier: str = field(
+        default="auto",
+        metadata=_doc(
+            "Instruction set of the compiled kernels, as --version names it; auto takes the "
+            "widest that the processor has."
+        ),
+    )
 
     speculation: int | Speculation = field(
         default="auto",

@@ -5,8 +5,8 @@ import torch
 from torch import Tensor
 
 from deskside.formats.rows import Float32Rows, Fp8Rows, Mxfp4Rows, RowFormat
-from deskside.kernels import native
 from deskside.kernels.rows import compiled
+from deskside.kernels.tiers import force_tier, tiers
 
 pytestmark = [pytest.mark.native, pytest.mark.usefixtures("_native_defaults")]
 
@@ -26,10 +26,10 @@ def rows_of(dim: int) -> Tensor:
     return torch.cat((ordinary, wide, mixed, grid, zeros, grid * 7.0))
 
 
-@pytest.mark.parametrize("tier", native.tiers())
+@pytest.mark.parametrize("tier", tiers().available)
 @pytest.mark.parametrize("plain", FORMATS, ids=str)
 def test_bytes_and_floats_are_those_of_the_definition(plain: RowFormat, tier: str):
-    native.force_tier(tier)
+    force_tier(tier)
     fast = compiled(plain)
     assert (fast.width, fast.dtype) == (plain.width, plain.dtype)
     dim = plain.nope + plain.rope if isinstance(plain, Fp8Rows) else plain.dim
@@ -41,9 +41,9 @@ def test_bytes_and_floats_are_those_of_the_definition(plain: RowFormat, tier: st
     assert fast.decode(stored[:0]).shape == (0, dim)
 
 
-@pytest.mark.parametrize("tier", native.tiers())
+@pytest.mark.parametrize("tier", tiers().available)
 def test_every_code_decodes_as_defined(tier: str):
-    native.force_tier(tier)
+    force_tier(tier)
     codes = torch.arange(256, dtype=torch.uint8)
     scales = torch.arange(0, 255, 3, dtype=torch.uint8)
     numbers = codes[(codes & 0x7F) != 0x7F]

@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 
 from deskside.kernels import native
+from deskside.kernels.tiers import force_tier, tiers
 from deskside.ops import integer_moe
 from deskside.ops.integer_moe import windows_of
 from tests.ops.test_integer_moe import BANKS, EXPERTS, LIMIT, MOST, TOPK, WINDOWS, banks, routed
@@ -12,9 +13,9 @@ from tests.ops.test_integer_moe import BANKS, EXPERTS, LIMIT, MOST, TOPK, WINDOW
 pytestmark = [pytest.mark.native, pytest.mark.usefixtures("_native_defaults")]
 
 
-@pytest.fixture(params=native.tiers())
+@pytest.fixture(params=tiers().available)
 def tier(request: pytest.FixtureRequest) -> str:
-    native.force_tier(request.param)
+    force_tier(request.param)
     return str(request.param)
 
 

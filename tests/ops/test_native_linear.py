@@ -4,8 +4,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from deskside.errors import InputError
 from deskside.formats.packed import Format, Packed
 from deskside.kernels import native
+from deskside.kernels.tiers import force_tier, tiers
 
 pytestmark = [pytest.mark.native, pytest.mark.usefixtures("_native_defaults")]
 
@@ -54,13 +56,13 @@ def test_error_is_that_of_one_float32_sum(kind, leaves, rows):
     assert_close(native.linear(x, weight, leaves), x, weight)
 
 
-@pytest.mark.parametrize("tier", native.tiers())
+@pytest.mark.parametrize("tier", tiers().available)
 @pytest.mark.parametrize("kind", ["f32", "bf16", "fp8"])
 @pytest.mark.parametrize(
     ("inner", "leaves"), [(1, 1), (8, 2), (33, 1), (64, 8), (100, 1), (200, 1)]
 )
 def test_inner_dimensions_that_fill_no_register(tier, kind, inner, leaves):
-    native.force_tier(tier)
+    force_tier(tier)
     weight = make_weight(kind, 19, inner)
     for rows in (1, 2, 7):
         x = make_rows(rows, inner)
@@ -74,8 +76,8 @@ def test_tiers_and_threads_give_the_same_bits(kind, leaves):
     x[3] *= 1e-20
     x[4] *= 1e-41  # subnormal
     expected = native.linear(x, weight, leaves)
-    for tier in native.tiers():
-        native.force_tier(tier)
+    for tier in tiers().available:
+        force_tier(tier)
         for threads in (1, 2, 3):
             native.set_threads(threads)
             assert native.linear(x, weight, leaves).equal(expected)
@@ -110,10 +112,10 @@ def test_leaves_cut_along_the_same_tree(kind):
     assert ((parts[0] + parts[1]) + (parts[2] + parts[3])).equal(whole)
 
 
-@pytest.mark.parametrize("tier", native.tiers())
+@pytest.mark.parametrize("tier", tiers().available)
 @pytest.mark.parametrize("rows", [1, 32])
 def test_every_mxfp4_code_and_scale_decodes_exactly(tier, rows):
-    native.force_tier(tier)
+    force_tier(tier)
     codes = torch.arange(256, dtype=torch.uint8).view(16, 16)  # 16 x 32 codes
     columns = codes.repeat(255, 1)
     scales = torch.arange(255, dtype=torch.uint8).repeat_interleave(16).unsqueeze(1)
@@ -128,11 +130,11 @@ def test_every_mxfp4_code_and_scale_decodes_exactly(tier, rows):
     assert native.linear(unit, weight).T[finite].equal(exact[finite, :rows])
 
 
-@pytest.mark.parametrize("tier", native.tiers())
+@pytest.mark.parametrize("tier", tiers().available)
 @pytest.mark.parametrize("scale", [0, 1, 119, 127, 200, 246, 247])
 @pytest.mark.parametrize("rows", [1, 16])
 def test_every_e4m3_code_decodes_exactly(tier, scale, rows):
-    native.force_tier(tier)
+    force_tier(tier)
     codes = torch.arange(256, dtype=torch.uint8).view(-1, 1)
     weight = Packed(codes, torch.full((2, 1), scale, dtype=torch.uint8), Format.FP8)
     exact = codes.view(torch.float8_e4m3fn).double() * 2.0 ** (scale - 127)
@@ -142,10 +144,10 @@ def test_every_e4m3_code_decodes_exactly(tier, scale, rows):
     assert result.nan_to_num(nan=1).equal(expected.nan_to_num(nan=1))
 
 
-@pytest.mark.parametrize("tier", native.tiers())
+@pytest.mark.parametrize("tier", tiers().available)
 def test_multiply_adds_round_once(tier):
     """Sums whose double rounding differs from fused rounding, subnormals and infinities."""
-    native.force_tier("portable")
+    force_tier("portable")
     source = torch.Generator().manual_seed(5)
     bits = torch.randint(-(2**31), 2**31, (64, 160), generator=source, dtype=torch.int64)
     x = bits.int().view(torch.float32)
@@ -155,9 +157,9 @@ def test_multiply_adds_round_once(tier):
     near = 1 + torch.randint(0, 8, (64, 160), generator=source) * 2.0**-23
     for left, right in ((x, weight), (near, near.flip(0).contiguous()), (x * 1e-30, near)):
         expected = native.linear(left, right)
-        native.force_tier(tier)
+        force_tier(tier)
         result = native.linear(left, right)
-        native.force_tier("portable")
+        force_tier("portable")
         assert result.nan_to_num(nan=1.25).equal(expected.nan_to_num(nan=1.25))
 
 
@@ -178,5 +180,14 @@ def test_scale_255_and_nan_spread_without_a_fault():
 
 
 def test_an_unknown_tier_is_refused():
-    with pytest.raises(ValueError, match="no such tier here: mmx"):
-        native.force_tier("mmx")
+    with pytest.raises(InputError, match=r"--tier mmx: this processor and build have .*portable"):
+        force_tier("mmx")
+
+
+def test_the_tier_in_use_says_who_chose_it():
+    force_tier("auto")
+    assert not tiers().forced
+    assert tiers().chosen == tiers().available[0]
+    force_tier("portable")
+    assert tiers().forced
+    assert tiers().chosen == "portable"

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from deskside.formats.packed import Format, Packed
 from deskside.kernels import native
+from deskside.kernels.tiers import force_tier, tiers
 
 pytestmark = [pytest.mark.native, pytest.mark.usefixtures("_native_defaults")]
 
@@ -61,8 +62,8 @@ def test_error_is_that_of_float32(rows):
 def test_tiers_and_threads_give_the_same_bits():
     arguments = routed(40)
     expected = run(*arguments)
-    for tier in native.tiers():
-        native.force_tier(tier)
+    for tier in tiers().available:
+        force_tier(tier)
         for threads in (1, 2, 3):
             native.set_threads(threads)
             assert run(*arguments).equal(expected)

@@ -113,3 +113,24 @@ def test_a_folder_without_tokenizer(
     shutil.copytree(folder, tmp_path / "m", ignore=shutil.ignore_patterns("tokenizer.json"))
     assert run(tmp_path / "m", "p") == 2
     assert "tokenizer.json: cannot be read (No such file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--tier", "mmx"), "--tier mmx: this processor and build have "),
+        (("--tier", "portable", "--kernels", "plain"), "--tier portable needs --kernels native"),
+    ],
+)
+def test_a_tier_that_is_not_there_is_refused(
+    folder: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], message: str
+) -> None:
+    assert run(folder, *words, "def f(n):") == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("_native_defaults")
+def test_the_tier_in_use_is_logged(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", logger="deskside"):
+        assert run(folder, "--tier", "portable", "def f(n):") == 0
+    assert "compiled kernels, portable tier (forced; available: " in caplog.text

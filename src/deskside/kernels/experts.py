@@ -9,6 +9,7 @@ from torch import Tensor
 
 from deskside.formats.packed import Format, Packed
 from deskside.kernels import _native
+from deskside.kernels.addresses import floats, integers
 from deskside.ops.integer_moe import Windows
 
 __all__ = ["expert_sums", "finish_experts", "moe"]
@@ -55,13 +56,13 @@ def finish_experts(
     assert ids.shape == weights.shape == (rows, topk)
     out = torch.empty_like(x)
     _native.finish_experts(
-        _integers(sums, torch.int64),
+        integers(sums, torch.int64),
         _table(windows),
-        _floats(x),
+        floats(x),
         rows,
         hidden,
-        _integers(ids, torch.int64),
-        _floats(weights),
+        integers(ids, torch.int64),
+        floats(weights),
         topk,
         out.data_ptr(),
     )
@@ -79,27 +80,15 @@ def _experts(
     assert w1.codes.shape == w3.codes.shape == (experts, inner, hidden // 2)
     assert w2.codes.shape == (experts, hidden, inner // 2)
     assert ids.shape == weights.shape == (rows, topk)
-    routing = _integers(ids, torch.int64), _floats(weights)
+    routing = integers(ids, torch.int64), floats(weights)
     banks = experts, inner, *_bank(w1), *_bank(w3), *_bank(w2)
-    return (_floats(x), rows, hidden, *routing, topk), banks
+    return (floats(x), rows, hidden, *routing, topk), banks
 
 
 def _table(windows: Windows) -> int:
     assert windows.table.shape == (5,)
-    return _integers(windows.table, torch.int32)
+    return integers(windows.table, torch.int32)
 
 
 def _bank(bank: Packed) -> tuple[int, int]:
-    return _integers(bank.codes, torch.uint8), _integers(bank.scales, torch.uint8)
-
-
-def _floats(tensor: Tensor) -> int:
-    assert tensor.dtype is torch.float32
-    assert tensor.is_contiguous()
-    return tensor.data_ptr()
-
-
-def _integers(tensor: Tensor, dtype: torch.dtype) -> int:
-    assert tensor.dtype is dtype
-    assert tensor.is_contiguous()
-    return tensor.data_ptr()
+    return integers(bank.codes, torch.uint8), integers(bank.scales, torch.uint8)

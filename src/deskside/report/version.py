@@ -24,10 +24,10 @@ def describe(package: Path = Path(__file__).parents[1]) -> str:
 def _kernels() -> str:
     """Return the instruction set that the compiled kernels use on this processor."""
     try:
-        from deskside.kernels import _native
+        from deskside.kernels.tiers import tiers
     except ImportError:
         return "not compiled"
-    return _native.tier()
+    return tiers().chosen
 
 
 def _version() -> str:

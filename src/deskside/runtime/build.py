@@ -4,6 +4,7 @@ The order matters: plan and refuse, judge the headers, then allocate, load, and 
 together. Nothing changes configuration afterwards.
 """
 
+import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +18,9 @@ from deskside.core import Request
 from deskside.engine.engine import Engine, Owners
 from deskside.engine.inputs import BatchBuilder
 from deskside.engine.speculation import Speculation, TargetOnly
+from deskside.errors import InputError
 from deskside.kernels import native, rows
+from deskside.kernels.tiers import force_tier, tiers
 from deskside.layout.folder import resolve
 from deskside.model.flash import Flash
 from deskside.model.weights import assemble
@@ -35,6 +38,8 @@ from deskside.text.tokenizer import Tokenizer
 __all__ = ["Runtime", "build"]
 
 Progress = Callable[[int, int], None]
+
+LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +106,24 @@ def _operations(options: EngineOptions) -> OpSet:
     """
     threads = len(os.sched_getaffinity(0)) if options.threads == "auto" else options.threads
     if options.kernels == "plain":
+        if options.tier != "auto":
+            raise InputError(
+                f"--tier {options.tier:.60} needs --kernels native: plain has no tiers"
+            )
         torch.set_num_threads(threads)
+        LOG.info("plain kernels, %d threads", threads)
         return OpSet()
     torch.set_num_threads(1)
+    force_tier(options.tier)
     native.set_threads(threads)
+    found = tiers()
+    LOG.info(
+        "compiled kernels, %s tier (%s; available: %s), %d threads",
+        found.chosen,
+        "forced" if found.forced else "widest",
+        ", ".join(found.available),
+        threads,
+    )
     return OpSet().replaced(native.bodies())
 
 
