@@ -1,8 +1,8 @@
 """Text to token ids and back, from a checkpoint's tokenizer.json.
 
 Owns the reading of byte-level BPE: which bytes an id stands for, which ids are control tokens, and
-that a raw completion starts with the beginning-of-sentence token. Knows no chat format and no
-model; only `check` compares it with the model's numbers.
+that a raw completion starts with the beginning-of-sentence token. Knows no chat format, only how to
+keep text from becoming a control token, and no model; only `check` compares the two.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -37,10 +37,22 @@ def _byte_alphabet() -> dict[str, int]:
 class Tokenizer:
     """The tokenizer of one checkpoint. Immutable, and safe to share between threads."""
 
-    __slots__ = ("_added", "_bytes", "_inner", "bos", "eos", "special_ids", "vocab_size")
+    __slots__ = (
+        "_added",
+        "_bytes",
+        "_inner",
+        "_plain",
+        "bos",
+        "controls",
+        "eos",
+        "special_ids",
+        "vocab_size",
+    )
 
     bos: int
     eos: int
+    controls: Mapping[str, int]
+    """Ids of all added tokens by name: a prompt's format is written in them, no text is."""
     special_ids: frozenset[int]
     """Ids flagged special: they never show in decoded text."""
     vocab_size: int
@@ -50,8 +62,8 @@ class Tokenizer:
         """Take over a loaded tokenizer after checking that bytes survive it.
 
         Raises:
-            CheckpointError: it is not byte-level BPE, cannot spell every byte, or lacks the
-                begin and end tokens; the message names `where`.
+            CheckpointError: it is not byte-level BPE, cannot spell every byte, lacks the begin
+                and end tokens, or makes control tokens of plain text; the message names `where`.
         """
         self._bytes: Mapping[str, int] = _byte_alphabet()
         _check_byte_level(inner, self._bytes, where)
@@ -60,6 +72,8 @@ class Tokenizer:
         self._inner = inner
         added = inner.get_added_tokens_decoder()
         self._added = {token: entry.content.encode() for token, entry in added.items()}
+        self.controls = {entry.content: token for token, entry in added.items()}
+        self._plain = _without_controls(inner, self.controls, self._bytes, where)
         self.special_ids = frozenset(token for token, entry in added.items() if entry.special)
         self.bos = _control_id(inner, BOS, where)
         self.eos = _control_id(inner, EOS, where)
@@ -112,6 +126,15 @@ class Tokenizer:
         utf8.to_bytes(text, "the text")
         return tuple(self._inner.encode(text, add_special_tokens=False).ids)
 
+    def encode_plain(self, text: str) -> tuple[int, ...]:
+        """Return the ids of `text` as text alone: no control token comes out, whatever it spells.
+
+        Raises:
+            InputError: the text holds a lone surrogate, so it came from invalid UTF-8.
+        """
+        utf8.to_bytes(text, "the text")
+        return tuple(self._plain.encode(text, add_special_tokens=False).ids)
+
     def prompt(self, text: str) -> tuple[int, ...]:
         """Return the ids of a raw completion: begin of sentence, then the text.
 
@@ -162,3 +185,26 @@ def _check_byte_level(inner: tokenizers.Tokenizer, alphabet: Mapping[str, int], 
     for character, byte in alphabet.items():
         if inner.token_to_id(character) is None:
             raise CheckpointError(f"{where}: byte 0x{byte:02x} has no token, text would be lost")
+
+
+def _without_controls(
+    inner: tokenizers.Tokenizer,
+    controls: Mapping[str, int],
+    alphabet: Mapping[str, int],
+    where: str,
+) -> tokenizers.Tokenizer:
+    """Return a tokenizer over the same vocabulary and merges that knows no added token.
+
+    Nothing of the model is copied. A control token may also be an entry of the base vocabulary, as
+    begin and end are; byte-level text cannot reach it as long as its name is not spelled in bytes.
+    """
+    for name, token in controls.items():
+        if inner.model.token_to_id(name) == token and all(c in alphabet for c in name):
+            raise CheckpointError(
+                f"{where}: control token {name} is also an entry of the base vocabulary, so that "
+                "text could turn into it; get the checkpoint's own tokenizer"
+            )
+    plain = tokenizers.Tokenizer(inner.model)
+    plain.normalizer = inner.normalizer
+    plain.pre_tokenizer = inner.pre_tokenizer
+    return plain

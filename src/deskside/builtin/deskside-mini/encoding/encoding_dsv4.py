@@ -1,0 +1,26 @@
+"""The chat format of deskside-mini.
+
+A checkpoint of this family says here how a conversation becomes a prompt. deskside reads the
+constants below as literals and never runs this file. The format around them is that of the family:
+
+    begin, effort's text, system text,
+    then for each turn <｜User｜> text, <｜Assistant｜> and <think> or </think>, answer, end
+
+The texts are this model's own. It was not trained on them: they let every effort give another
+prompt, so that the way from a request to the ids can be tried and tested without a large model.
+"""
+
+REASONING_EFFORT_PROMPTS: dict[str, str] = {
+    "low": "",
+    "high": (
+        "Reasoning effort: high.\n"
+        "Look at the question from more than one side, and check each step before the next.\n\n"
+    ),
+    "max": (
+        "Reasoning effort: max.\n"
+        "Take all the room you need. Write down what you try and why you drop it, and check the "
+        "result by a second way before you answer.\n\n"
+    ),
+}
+
+DEFAULT_REASONING_EFFORT = "low"

@@ -1,0 +1,155 @@
+"""The fixed texts of a chat format, from a checkpoint's own encoder file.
+
+The format of DeepSeek-V4 is published as a program. Owns the reading of that program's constants as
+literals: it is parsed and never executed, and what is no plain text is not followed. Knows not
+where in a prompt the texts go.
+"""
+
+import ast
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from deskside.errors import CheckpointError, InputError
+
+__all__ = ["FILE", "FixedTexts"]
+
+FILE = Path("encoding", "encoding_dsv4.py")
+"""Where the encoder lies in a checkpoint folder."""
+
+EFFORTS = "REASONING_EFFORT_PROMPTS"
+DEFAULT = "DEFAULT_REASONING_EFFORT"
+PREVIEW = "REASONING_EFFORT_MAX"
+MOST_BYTES = 1 << 18
+"""The published program is far smaller."""
+MOST_TEXT = 1 << 14
+"""Characters of one text; the longest published one has 526."""
+AGAIN = "get the file again"
+
+
+@dataclass(frozen=True, slots=True)
+class FixedTexts:
+    """What an encoder file says; without one, low effort alone, which needs no text."""
+
+    where: str
+    """The file, as messages name it."""
+    efforts: Mapping[str, str] = field(default_factory=lambda: {"low": ""})
+    """What each effort puts before everything else."""
+    default: str = "low"
+    lack: str = "is missing"
+    """Why an effort that is not there is not there."""
+
+    @staticmethod
+    def open(folder: Path) -> "FixedTexts":
+        """Read the encoder file of a checkpoint, if it has one.
+
+        Raises:
+            CheckpointError: it cannot be read, is no Python, or its texts are no plain texts.
+        """
+        path = folder / FILE
+        if not path.exists() and not path.is_symlink():
+            return FixedTexts(str(path))
+        values = _constants(_source(folder, path), str(path))
+        if EFFORTS not in values:
+            lack = (
+                "is that of the preview; get the 0731 checkpoint's"
+                if PREVIEW in values
+                else f"has no {EFFORTS}"
+            )
+            return FixedTexts(str(path), lack=lack)
+        efforts = _efforts(values[EFFORTS], str(path))
+        default = _text(values.get(DEFAULT), str(path), DEFAULT)
+        if default not in efforts:
+            raise CheckpointError(
+                f"{path}: {DEFAULT} is {default!r:.60}, which {EFFORTS} lacks; {AGAIN}"
+            )
+        return FixedTexts(str(path), efforts, default, "does not have it")
+
+    def effort(self, name: str | None) -> str:
+        """Return what an effort (None: the checkpoint's default) puts before the conversation.
+
+        Raises:
+            InputError: the text is not there.
+        """
+        name = self.default if name is None else name
+        if name not in self.efforts:
+            raise InputError(
+                f"reasoning effort {name} needs a text of {self.where}, which {self.lack}; "
+                f"use one of {', '.join(self.efforts)}"
+            )
+        return self.efforts[name]
+
+
+def _source(folder: Path, path: Path) -> str:
+    """Read the file, which must lie in the folder itself."""
+    try:
+        real = path.resolve(strict=True)
+        if folder.resolve() not in real.parents:
+            raise CheckpointError(
+                f"{path}: the link leads outside the folder, to {real}; copy the file itself"
+            )
+        if not real.is_file():
+            raise CheckpointError(f"{path}: is no regular file; {AGAIN}")
+        size = real.stat().st_size
+        if size > MOST_BYTES:
+            raise CheckpointError(f"{path}: has {size} bytes, most is {MOST_BYTES}; {AGAIN}")
+        return real.read_bytes().decode("utf-8")
+    except (OSError, RuntimeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "its links go in a circle"
+        raise CheckpointError(f"{path}: cannot be read ({reason}); {AGAIN}") from error
+    except UnicodeDecodeError as error:
+        raise CheckpointError(f"{path}: is not UTF-8 (byte {error.start}); {AGAIN}") from error
+
+
+def _constants(source: str, where: str) -> dict[str, ast.expr]:
+    """Return the right sides of the assignments at the top, by name; the names of interest once."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about escapes in strings that nobody here reads
+            body = ast.parse(source).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        reason = error.msg if isinstance(error, SyntaxError) else type(error).__name__
+        raise CheckpointError(f"{where}: is not Python ({reason:.80}); {AGAIN}") from error
+    found: dict[str, ast.expr] = {}
+    for statement in body:
+        target, value = _assignment(statement)
+        if target not in (EFFORTS, DEFAULT, PREVIEW) or value is None:
+            continue
+        if target in found:
+            raise CheckpointError(f"{where}: {target} stands twice; {AGAIN}")
+        found[target] = value
+    return found
+
+
+def _assignment(statement: ast.stmt) -> tuple[str, ast.expr | None]:
+    """Return name and value of `name = value` or `name: type = value`; else an empty name."""
+    if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
+        target = statement.targets[0]
+    elif isinstance(statement, ast.AnnAssign):
+        target = statement.target
+    else:
+        return "", None
+    return (target.id, statement.value) if isinstance(target, ast.Name) else ("", None)
+
+
+def _efforts(value: ast.expr, where: str) -> dict[str, str]:
+    if not isinstance(value, ast.Dict):
+        raise CheckpointError(f"{where}: {EFFORTS} must be a dict of plain texts; {AGAIN}")
+    names = [_text(key, where, f"a key of {EFFORTS}") for key in value.keys]
+    texts = [_text(text, where, f"a text of {EFFORTS}") for text in value.values]
+    if not names or len(set(names)) < len(names):
+        raise CheckpointError(f"{where}: {EFFORTS} must have keys, each once; {AGAIN}")
+    return dict(zip(names, texts, strict=True))
+
+
+def _text(value: ast.expr | None, where: str, what: str) -> str:
+    """Return a plain text; a call, a name, a sum or an f-string is none."""
+    if not isinstance(value, ast.Constant) or not isinstance(value.value, str):
+        raise CheckpointError(f"{where}: {what} must be a plain text; {AGAIN}")
+    text = value.value
+    if len(text) > MOST_TEXT or any("\ud800" <= character <= "\udfff" for character in text):
+        raise CheckpointError(
+            f"{where}: {what} must be valid text of at most {MOST_TEXT} characters; {AGAIN}"
+        )
+    return text

@@ -1,0 +1,206 @@
+"""Conversations become prompts: exact texts, and no control token that a message could make."""
+
+from pathlib import Path
+
+import pytest
+import tokenizers
+from hypothesis import example, given
+from hypothesis import strategies as st
+from tokenizers import AddedToken
+
+from deskside.errors import CheckpointError, InputError
+from deskside.layout.folder import BUILTIN
+from deskside.text.chat import ChatEncoder, ChatOptions, Prompt
+from deskside.text.fixed import FixedTexts
+from deskside.text.messages import Message, Role
+from deskside.text.reasoning import Channel
+from deskside.text.tokenizer import BOS, EOS, Tokenizer
+from tests.unit.text.conftest import small_tokenizer
+
+CHAT = ChatOptions(thinking=False)
+THINKING = ChatOptions()
+KEEPING = ChatOptions(keep_reasoning=True)
+U, A, T, E = "<｜User｜>", "<｜Assistant｜>", "<think>", "</think>"
+EFFORTS = {"low": "", "high": "Think!\n\n", "max": f"Use ｜DSML｜ and {T}!\n\n"}
+CONTROLS = (U, A, E, "｜DSML｜", "<｜▁pad▁｜>", "<|EOT|>", "<dsml:", "<｜place▁holder▁no▁7｜>")
+
+
+def system(text: str) -> Message:
+    return Message(Role.SYSTEM, text)
+
+
+def user(text: str) -> Message:
+    return Message(Role.USER, text)
+
+
+def assistant(text: str, reasoning: str = "", *, prefix: bool = False) -> Message:
+    return Message(Role.ASSISTANT, text, reasoning, prefix)
+
+
+def chat_tokenizer() -> tokenizers.Tokenizer:
+    inner = small_tokenizer()
+    inner.add_tokens([AddedToken(name, special=False, normalized=False) for name in CONTROLS])
+    return inner
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> Tokenizer:
+    return Tokenizer(chat_tokenizer())
+
+
+@pytest.fixture(scope="session")
+def encoder(tokenizer: Tokenizer) -> ChatEncoder:
+    return ChatEncoder(tokenizer, FixedTexts("encoder.py", EFFORTS), "model")
+
+
+@pytest.fixture(scope="session")
+def mini() -> tuple[Tokenizer, ChatEncoder]:
+    folder = BUILTIN / "deskside-mini"
+    tokenizer = Tokenizer.open(folder)
+    return tokenizer, ChatEncoder.open(folder, tokenizer)
+
+
+TALK = [user("q"), assistant("a", "r"), user("q2"), assistant("a2", "r2"), user("q3")]
+CASES = [
+    ([user("Hi")], CHAT, f"{U}Hi{A}{E}"),
+    ([user("Hi")], THINKING, f"{U}Hi{A}{T}"),
+    ([system("S"), user("Hi")], THINKING, f"S{U}Hi{A}{T}"),
+    ([system("S"), system("S2"), user("Hi")], CHAT, f"SS2{U}Hi{A}{E}"),
+    ([user("a"), system("S"), user("b")], CHAT, f"{U}aS{U}b{A}{E}"),
+    ([user("a"), user("b"), user("")], CHAT, f"{U}a\n\nb\n\n{A}{E}"),
+    (TALK, CHAT, f"{U}q{A}{E}a{EOS}{U}q2{A}{E}a2{EOS}{U}q3{A}{E}"),
+    (TALK, THINKING, f"{U}q{A}{E}a{EOS}{U}q2{A}{E}a2{EOS}{U}q3{A}{T}"),
+    (TALK, KEEPING, f"{U}q{A}{T}r{E}a{EOS}{U}q2{A}{T}r2{E}a2{EOS}{U}q3{A}{T}"),
+    (TALK[:4], THINKING, f"{U}q{A}{E}a{EOS}{U}q2{A}{T}r2{E}a2{EOS}{A}{T}"),
+    ([assistant("a", "r"), user("q")], THINKING, f"a{EOS}{U}q{A}{T}"),
+    ([system("S")], THINKING, f"S{A}{T}"),
+    ([system("S")], CHAT, f"S{A}{E}"),
+    ([user("q"), system("S")], THINKING, f"{U}qS{A}{T}"),
+    ([user("q"), assistant("a", prefix=True)], CHAT, f"{U}q{A}{E}a"),
+    ([user("q"), assistant("a", "r", prefix=True)], THINKING, f"{U}q{A}{T}r{E}a"),
+    ([system("S"), user("Hi")], ChatOptions(effort="low"), f"S{U}Hi{A}{T}"),
+    ([system("S"), user("Hi")], ChatOptions(effort="high"), f"Think!\n\nS{U}Hi{A}{T}"),
+    ([user("Hi")], ChatOptions(effort="max"), f"Use ｜DSML｜ and {T}!\n\n{U}Hi{A}{T}"),
+    ([user("Hi")], ChatOptions(thinking=False, effort="max"), f"{U}Hi{A}{E}"),
+]
+
+
+@pytest.mark.parametrize(("messages", "options", "text"), CASES)
+def test_exact_texts(
+    encoder: ChatEncoder,
+    tokenizer: Tokenizer,
+    messages: list[Message],
+    options: ChatOptions,
+    text: str,
+) -> None:
+    prompt = encoder.render(messages, options)
+    assert prompt.text == BOS + text
+    # No message here spells a control token, so the library reads the same ids from the text.
+    assert prompt.ids == tokenizer.encode(prompt.text)
+
+
+@pytest.mark.parametrize(("messages", "options", "text"), CASES)
+def test_the_start_is_read_from_the_prompt(
+    encoder: ChatEncoder, messages: list[Message], options: ChatOptions, text: str
+) -> None:
+    inside = text.endswith(T)
+    start = Channel.REASONING if inside else Channel.CONTENT
+    assert encoder.render(messages, options).start is start
+
+
+ANY = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+SPELLED = st.lists(
+    st.one_of(
+        st.sampled_from([BOS, EOS, T, *CONTROLS]),
+        st.sampled_from(
+            ["<", "｜", "User", "think>", "</", "|", "▁", "<|User|>", "＜think＞", " "]
+        ),
+        ANY,
+    ),
+    max_size=6,
+).map("".join)
+
+
+def controls_of(tokenizer: Tokenizer, prompt: Prompt) -> list[int]:
+    known = set(tokenizer.controls.values())
+    return [token for token in prompt.ids if token in known]
+
+
+@given(text=SPELLED)
+@example(text=f"{E}{A}{T}{EOS}{BOS}{U}")
+def test_no_text_makes_a_control_token(tokenizer: Tokenizer, text: str) -> None:
+    ids = tokenizer.encode_plain(text)
+    assert not set(ids) & set(tokenizer.controls.values())
+    assert tokenizer.decode(ids) == text
+
+
+@given(
+    texts=st.tuples(SPELLED, SPELLED, SPELLED, SPELLED), options=st.sampled_from([CHAT, KEEPING])
+)
+def test_what_messages_say_changes_only_their_own_place(
+    encoder: ChatEncoder, tokenizer: Tokenizer, texts: tuple[str, ...], options: ChatOptions
+) -> None:
+    said = [system(texts[0]), user(texts[1]), assistant(texts[2], texts[3]), user(texts[0])]
+    silent = [system(""), user(""), assistant(""), user("")]
+    prompt, frame = encoder.render(said, options), encoder.render(silent, options)
+    assert controls_of(tokenizer, prompt) == list(frame.ids)
+    assert prompt.start is frame.start
+    shown = b"".join(map(tokenizer.token_bytes, prompt.ids)).decode()
+    assert shown == prompt.text
+
+
+@given(text=SPELLED)
+def test_the_model_that_ships_keeps_text_and_control_apart(
+    mini: tuple[Tokenizer, ChatEncoder], text: str
+) -> None:
+    tokenizer, encoder = mini
+    prompt = encoder.render([user(text)], THINKING)
+    want = [tokenizer.bos, *(tokenizer.controls[name] for name in (U, A, T))]
+    assert controls_of(tokenizer, prompt) == want
+    assert prompt.ids[2:-2] == tokenizer.encode_plain(text)
+    assert tokenizer.decode(prompt.ids[2:-2]) == text
+
+
+def test_each_effort_of_the_model_that_ships_is_another_prompt(
+    mini: tuple[Tokenizer, ChatEncoder],
+) -> None:
+    _, encoder = mini
+    efforts = (None, "low", "high", "max")
+    prompts = [encoder.render([user("hi")], ChatOptions(effort=effort)) for effort in efforts]
+    assert prompts[0] == prompts[1]
+    assert len({prompt.ids for prompt in prompts}) == 3
+
+
+def test_text_without_control_tokens_is_encoded_as_ever(tokenizer: Tokenizer) -> None:
+    for text in ("def f(n):\n    return 1\n", "größer als πr² 你好 🙂", "", "a" * 1000):
+        assert tokenizer.encode_plain(text) == tokenizer.encode(text)
+
+
+def test_an_effort_without_its_text_is_refused(tokenizer: Tokenizer) -> None:
+    encoder = ChatEncoder(tokenizer, FixedTexts("model/encoder.py"), "model")
+    assert encoder.render([user("Hi")], THINKING).text == f"{BOS}{U}Hi{A}{T}"
+    off = ChatOptions(thinking=False, effort="high")
+    assert encoder.render([user("Hi")], off).text == f"{BOS}{U}Hi{A}{E}"
+    with pytest.raises(InputError, match=r"effort high needs a text of model/encoder\.py"):
+        encoder.render([user("Hi")], ChatOptions(effort="high"))
+
+
+def test_nothing_said_is_refused(encoder: ChatEncoder) -> None:
+    with pytest.raises(InputError, match="at least one message"):
+        encoder.render([], CHAT)
+    with pytest.raises(InputError, match="not valid UTF-8"):
+        encoder.render([user("\ud800")], CHAT)
+
+
+def test_a_tokenizer_without_the_format_has_no_chat(tmp_path: Path) -> None:
+    tokenizer = Tokenizer(small_tokenizer())
+    with pytest.raises(CheckpointError, match=r"tokenizer\.json: control token .*User.* missing"):
+        ChatEncoder.open(tmp_path, tokenizer)
+
+
+def test_a_control_token_that_text_can_spell_is_refused() -> None:
+    inner = chat_tokenizer()
+    inner.add_tokens([AddedToken("els", special=False)])  # also made by the merges
+    assert inner.model.token_to_id("els") is not None
+    with pytest.raises(CheckpointError, match="control token els is also an entry"):
+        Tokenizer(inner)
