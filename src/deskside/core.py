@@ -43,7 +43,8 @@ class SamplingParams:
     `temperature` 0 is greedy; `top_k` 0, `top_p` 1 and `min_p` 0 leave the distribution whole,
     penalties of 0 and a `repetition_penalty` of 1 leave the logits alone. `logit_bias` holds pairs
     of a token and what is added to its logit. Before `min_tokens` tokens no end or stop token is
-    drawn. `speculate.policy` states the formulas. A `seed` of None is replaced by a random one at
+    drawn. `speculate.policy` states the formulas. With `stop_after` stop strings count only behind
+    that text, such as the end of reasoning. A `seed` of None is replaced by a random one at
     submission, which is returned with the result.
     """
 
@@ -61,6 +62,7 @@ class SamplingParams:
     repetition_penalty: float = 1.0
     logit_bias: tuple[tuple[int, float], ...] = ()
     min_tokens: int = 0
+    stop_after: str = ""
 
     def __post_init__(self) -> None:
         """Refuse values outside their range, naming the option."""

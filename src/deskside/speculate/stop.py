@@ -30,7 +30,7 @@ class StopRule:
         self._scanner: StopScanner | None = None
         if params.stop:
             assert bytes_of is not None
-            self._scanner = StopScanner(bytes_of, params.stop)
+            self._scanner = StopScanner(bytes_of, params.stop, params.stop_after)
 
     @property
     def left(self) -> int:

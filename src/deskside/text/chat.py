@@ -11,31 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deskside.errors import CheckpointError, InputError
+from deskside.text.chat_options import ChatOptions
 from deskside.text.fixed import FixedTexts
 from deskside.text.messages import PART_BREAK, Message, Role
 from deskside.text.reasoning import END_OF_REASONING, Channel
 from deskside.text.tokenizer import BOS, EOS, Tokenizer
 
-__all__ = ["ChatEncoder", "ChatOptions", "Prompt"]
+__all__ = ["ChatEncoder", "Prompt"]
 
 USER = "<｜User｜>"
 ASSISTANT = "<｜Assistant｜>"
 THINK = "<think>"
-
-
-@dataclass(frozen=True, slots=True)
-class ChatOptions:
-    """How a conversation is to be continued.
-
-    Attributes:
-        thinking: whether the model reasons before it answers.
-        effort: how much, by a name that the checkpoint knows; None is its default.
-        keep_reasoning: whether the reasoning of earlier turns stays in the prompt.
-    """
-
-    thinking: bool = True
-    effort: str | None = None
-    keep_reasoning: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +34,11 @@ class Prompt:
     text: str
     ids: tuple[int, ...]
     start: Channel
+
+    @property
+    def stop_after(self) -> str:
+        """The text behind which stop strings count: they end an answer, not a thought."""
+        return END_OF_REASONING if self.start is Channel.REASONING else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,8 @@
 
 Owns the rule: a stop string matches its UTF-8 bytes in the bytes of the generated tokens; the match
 that is complete first wins, the longest of those that are complete together; the text is cut
-before it. The rule reads bytes, so it does not depend on how the text is cut into tokens or feeds.
+before it. Stops may count only behind another text, such as the end of reasoning. The rule reads
+bytes, so it does not depend on how the text is cut into tokens or feeds.
 One automaton serves the engine (which token completes a stop) and the client's stream (which text
 may be shown), so the two cannot disagree.
 """
@@ -87,46 +88,76 @@ class _Automaton:
                 queue.append(child)
 
 
-def _automaton(stops: Sequence[str]) -> _Automaton:
-    return _Automaton(
-        [utf8.to_bytes(stop, f"stop string {i}") for i, stop in enumerate(stops, start=1)]
-    )
+class _Watch:
+    """The stop strings of one text, and the text behind which they begin to count."""
+
+    __slots__ = ("_before", "_stops")
+
+    def __init__(self, stops: Sequence[str], after: str) -> None:
+        self._stops = _Automaton(
+            [utf8.to_bytes(stop, f"stop string {i}") for i, stop in enumerate(stops, start=1)]
+        )
+        self._before = _Automaton([after.encode()]) if after else None
+
+    @property
+    def held(self) -> int:
+        """Bytes at the end of what was read that may still become a stop string."""
+        return self._stops.held
+
+    def free(self, piece: bytes) -> int:
+        """Return how many bytes at the beginning of `piece` no stop can touch."""
+        if self._before is None:
+            return 0
+        match = self._before.scan(piece)
+        if match is None:
+            return len(piece)
+        self._before = None
+        return match.end
+
+    def scan(self, piece: bytes) -> _Match | None:
+        """Read on behind what is free."""
+        return self._stops.scan(piece)
 
 
 class StopScanner:
     """Tells the engine which generated token completes a stop string; one for each sequence."""
 
-    __slots__ = ("_automaton", "_bytes_of", "_stopped")
+    __slots__ = ("_bytes_of", "_stopped", "_watch")
 
-    def __init__(self, bytes_of: TokenBytes, stops: Sequence[str]) -> None:
+    def __init__(self, bytes_of: TokenBytes, stops: Sequence[str], after: str = "") -> None:
         """Watch for `stops` in what `bytes_of` (`Tokenizer.text_bytes`) makes of the tokens.
+
+        With `after` they count only behind the first place where that text ends.
 
         Raises:
             InputError: a stop string is not valid UTF-8.
         """
-        self._automaton = _automaton(stops)
+        self._watch = _Watch(stops, after)
         self._bytes_of = bytes_of
         self._stopped = False
 
     def feed(self, token: int) -> bool:
         """Read one emitted token; true if it completes a stop string, after which comes none."""
         assert not self._stopped, "a token after the stop"
-        self._stopped = self._automaton.scan(self._bytes_of(token)) is not None
+        piece = self._bytes_of(token)
+        self._stopped = self._watch.scan(piece[self._watch.free(piece) :]) is not None
         return self._stopped
 
 
 class TextStream:
     """Text for a reader: whole characters, and never the beginning of a stop string."""
 
-    __slots__ = ("_automaton", "_bytes_of", "_detokenizer", "_held", "_stopped")
+    __slots__ = ("_bytes_of", "_detokenizer", "_held", "_stopped", "_watch")
 
-    def __init__(self, bytes_of: TokenBytes, stops: Sequence[str] = ()) -> None:
+    def __init__(self, bytes_of: TokenBytes, stops: Sequence[str] = (), after: str = "") -> None:
         """Show what `bytes_of` (`Tokenizer.text_bytes`) makes of the tokens, up to a stop.
+
+        With `after` stops count only behind the first place where that text ends.
 
         Raises:
             InputError: a stop string is not valid UTF-8.
         """
-        self._automaton = _automaton(stops)
+        self._watch = _Watch(stops, after)
         self._bytes_of = bytes_of
         self._detokenizer = Detokenizer(bytes_of)
         self._held = bytearray()
@@ -150,12 +181,13 @@ class TextStream:
         if self._stopped:
             return ""
         piece = self._bytes_of(token)
-        match = self._automaton.scan(piece)
+        free = self._watch.free(piece)
+        match = self._watch.scan(piece[free:])
         self._held += piece
         if match is None:
-            return self._show(len(self._held) - self._automaton.held)
+            return self._show(len(self._held) - self._watch.held)
         self._stopped = True
-        text = self._show(len(self._held) - len(piece) + match.end - match.length)
+        text = self._show(len(self._held) - len(piece) + free + match.end - match.length)
         self._held.clear()
         return text
 

@@ -40,5 +40,11 @@ def test_stop_string_across_steps() -> None:
     assert stop.take([2, 3, 4]) == ((2, 3), FinishReason.STOP)
 
 
+def test_stop_string_behind_a_text() -> None:
+    stop = rule(stop=("bc",), stop_after="de")
+    assert stop.take([1, 2, 3]) == ((1, 2, 3), None)
+    assert stop.take([4, 1, 2, 0]) == ((4, 1, 2), FinishReason.STOP)
+
+
 def test_stop_wins_over_the_limit_at_the_same_token() -> None:
     assert rule(max_tokens=2).take([1, EOS]) == ((1, EOS), FinishReason.STOP)

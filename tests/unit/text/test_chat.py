@@ -10,7 +10,8 @@ from tokenizers import AddedToken
 
 from deskside.errors import CheckpointError, InputError
 from deskside.layout.folder import BUILTIN
-from deskside.text.chat import ChatEncoder, ChatOptions, Prompt
+from deskside.text.chat import ChatEncoder, Prompt
+from deskside.text.chat_options import ChatOptions
 from deskside.text.fixed import FixedTexts
 from deskside.text.messages import Message, Role
 from deskside.text.reasoning import Channel
@@ -105,7 +106,9 @@ def test_the_start_is_read_from_the_prompt(
 ) -> None:
     inside = text.endswith(T)
     start = Channel.REASONING if inside else Channel.CONTENT
-    assert encoder.render(messages, options).start is start
+    prompt = encoder.render(messages, options)
+    assert prompt.start is start
+    assert prompt.stop_after == (E if inside else "")
 
 
 ANY = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)

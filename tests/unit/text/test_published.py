@@ -8,7 +8,8 @@ import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deskside.text.chat import ChatEncoder, ChatOptions
+from deskside.text.chat import ChatEncoder
+from deskside.text.chat_options import ChatOptions
 from deskside.text.messages import read_messages
 from deskside.text.tokenizer import Tokenizer
 

@@ -18,13 +18,19 @@ PIECES = st.lists(
 )
 
 
-def first_match(data: bytes, stops: list[str]) -> tuple[int, int] | None:
+AFTER = st.sampled_from(["", "a", "ba", "éa", "🙂"])
+
+
+def first_match(data: bytes, stops: list[str], after: str) -> tuple[int, int] | None:
     """Return (start, end) of the match that ends first, the longest of those."""
+    if after.encode() not in data:
+        return None
+    begin = data.index(after.encode()) + len(after.encode())
     found = [
         (end, end - len(stop.encode()))
         for stop in stops
-        for end in range(len(data) + 1)
-        if data[:end].endswith(stop.encode())
+        for end in range(begin, len(data) + 1)
+        if data[begin:end].endswith(stop.encode())
     ]
     if not found:
         return None
@@ -32,12 +38,14 @@ def first_match(data: bytes, stops: list[str]) -> tuple[int, int] | None:
     return start, end
 
 
-@given(pieces=PIECES, stops=STOPS)
-def test_stream_shows_what_precedes_the_first_match(pieces: list[bytes], stops: list[str]) -> None:
+@given(pieces=PIECES, stops=STOPS, after=AFTER)
+def test_stream_shows_what_precedes_the_first_match(
+    pieces: list[bytes], stops: list[str], after: str
+) -> None:
     data = b"".join(pieces)
-    match = first_match(data, stops)
+    match = first_match(data, stops, after)
     want = (data if match is None else data[: match[0]]).decode("utf-8", errors="replace")
-    stream = TextStream(pieces.__getitem__, stops)
+    stream = TextStream(pieces.__getitem__, stops, after)
     shown = ""
     for place in range(len(pieces)):
         shown += stream.feed([place])
@@ -55,12 +63,12 @@ def test_one_feed_equals_many(pieces: list[bytes], stops: list[str]) -> None:
     assert whole == "".join(many.feed([place]) for place in range(len(pieces)))
 
 
-@given(pieces=PIECES, stops=STOPS)
+@given(pieces=PIECES, stops=STOPS, after=AFTER)
 def test_scanner_names_the_token_that_completes_the_stop(
-    pieces: list[bytes], stops: list[str]
+    pieces: list[bytes], stops: list[str], after: str
 ) -> None:
-    match = first_match(b"".join(pieces), stops)
-    scanner = StopScanner(pieces.__getitem__, stops)
+    match = first_match(b"".join(pieces), stops, after)
+    scanner = StopScanner(pieces.__getitem__, stops, after)
     seen = 0
     for place, piece in enumerate(pieces):
         seen += len(piece)
@@ -70,19 +78,32 @@ def test_scanner_names_the_token_that_completes_the_stop(
             break
 
 
-@given(pieces=PIECES, stops=STOPS)
+@given(pieces=PIECES, stops=STOPS, after=AFTER)
 def test_tokens_trimmed_by_the_engine_give_the_clients_text(
-    pieces: list[bytes], stops: list[str]
+    pieces: list[bytes], stops: list[str], after: str
 ) -> None:
-    scanner = StopScanner(pieces.__getitem__, stops)
+    scanner = StopScanner(pieces.__getitem__, stops, after)
     emitted = []
     for place in range(len(pieces)):
         emitted.append(place)
         if scanner.feed(place):
             break
-    trimmed, free = TextStream(pieces.__getitem__, stops), TextStream(pieces.__getitem__, stops)
+    trimmed = TextStream(pieces.__getitem__, stops, after)
+    free = TextStream(pieces.__getitem__, stops, after)
     text = trimmed.feed(emitted) + trimmed.finish()
     assert text == free.feed(range(len(pieces))) + free.finish()
+
+
+def test_stops_count_behind_the_end_of_reasoning_alone() -> None:
+    """A stop string inside a thought would end the request with no answer at all."""
+    pieces = [b"a=1 ", b"</thi", b"nk>=", b"b=2"]
+    stream = TextStream(pieces.__getitem__, ["="], "</think>")
+    assert [stream.feed([n]) for n in range(3)] == ["a=1 ", "</thi", "nk>"]
+    assert stream.stopped
+    assert TextStream(pieces.__getitem__, ["="]).feed(range(4)) == "a"
+    stream = TextStream(pieces.__getitem__, [">b", "k>="], "</think>")
+    assert stream.feed(range(4)) == "a=1 </think>=b=2"  # none reaches over the border
+    assert not stream.stopped
 
 
 def test_a_near_miss_is_held_then_shown_whole() -> None:
