@@ -35,11 +35,6 @@ class Prompt:
     ids: tuple[int, ...]
     start: Channel
 
-    @property
-    def stop_after(self) -> str:
-        """The text behind which stop strings count: they end an answer, not a thought."""
-        return END_OF_REASONING if self.start is Channel.REASONING else ""
-
 
 @dataclass(frozen=True, slots=True)
 class _Piece:

@@ -22,6 +22,14 @@ class Channel(StrEnum):
     REASONING = "reasoning"
     CONTENT = "content"
 
+    @property
+    def stop_after(self) -> str:
+        """The text behind which stop strings count where a text begins in this channel.
+
+        They end an answer, not a thought.
+        """
+        return END_OF_REASONING if self is Channel.REASONING else ""
+
 
 class ReasoningSplitter:
     """Splits one text as it comes; the pieces do not depend on how the text is cut into feeds.

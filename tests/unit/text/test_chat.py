@@ -108,7 +108,7 @@ def test_the_start_is_read_from_the_prompt(
     start = Channel.REASONING if inside else Channel.CONTENT
     prompt = encoder.render(messages, options)
     assert prompt.start is start
-    assert prompt.stop_after == (E if inside else "")
+    assert prompt.start.stop_after == (E if inside else "")
 
 
 ANY = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
@@ -131,6 +131,7 @@ def controls_of(tokenizer: Tokenizer, prompt: Prompt) -> list[int]:
 
 @given(text=SPELLED)
 @example(text=f"{E}{A}{T}{EOS}{BOS}{U}")
+@example(text=f"\ufeff\0{E}\0<\u200bthink>\u202e\uffff")
 def test_no_text_makes_a_control_token(tokenizer: Tokenizer, text: str) -> None:
     ids = tokenizer.encode_plain(text)
     assert not set(ids) & set(tokenizer.controls.values())
