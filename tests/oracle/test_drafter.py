@@ -40,7 +40,8 @@ SHAPE = {
     "vocab": 256,
 }
 LENGTH = 200
-TOLERANCE = 1e-4
+TOLERANCE = 5e-4
+"""The experts of a draft take 16-bit activations; the judge computes in float32."""
 GREEDY = SamplingParams(temperature=0)
 WARM = SamplingParams(temperature=0.8, top_p=0.95, frequency_penalty=0.3)
 

@@ -42,7 +42,7 @@ def draft_batch(spec: ModelSpec, anchors: Sequence[Anchor]) -> Batch:
         ids=torch.tensor([token for anchor in anchors for token in (anchor.token, *noise)]),
         positions=(starts.unsqueeze(1) + places).flatten(),
         span=number.squeeze(1).repeat_interleave(block),
-        kinds=Kinds.of(torch.zeros(count * block, dtype=torch.bool)),
+        kinds=Kinds.of(torch.ones(count * block, dtype=torch.bool)),
         slots=torch.tensor([anchor.slot for anchor in anchors]),
         window_index=keys.repeat_interleave(block, dim=0),
         page_table=torch.empty(count, 0, dtype=torch.int64),

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from deskside.batch import Batch
+from deskside.experts.service import ExpertService
 from deskside.model.block import Block, Head
 from deskside.model.draft_inputs import Anchor, draft_batch
 from deskside.model.parts import Parts
@@ -94,6 +95,7 @@ class Drafter:
         spec: ModelSpec,
         ops: OpSet,
         temperatures: Sequence[float] = (),
+        experts: ExpertService | None = None,
     ) -> None:
         """Put the drafter together.
 
@@ -102,9 +104,10 @@ class Drafter:
             spec: with a drafter.
             ops: operations.
             temperatures: of the confidences, one for each place of the block; none leaves them raw.
+            experts: the target's service of routed experts; without one they run in place.
         """
         assert spec.drafter is not None
-        parts = Parts(weights, spec, ops)
+        parts = Parts(weights, spec, ops, experts or ExpertService(ops))
         stages = [parts.below(f"mtp.{stage}") for stage in range(spec.drafter.stages)]
         first, last = stages[0], stages[-1]
         self.embed = parts.tensor("embed.weight")

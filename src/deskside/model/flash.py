@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from torch import Tensor
 
 from deskside.batch import Batch
+from deskside.experts.service import ExpertService
 from deskside.model.block import Block, Head
 from deskside.model.parts import Parts
 from deskside.model.rotary import Rotary
@@ -25,8 +26,15 @@ def _unwatched(layer: int, streams: Tensor) -> None:
 class Flash:
     """The target model. Attribute names follow the checkpoint."""
 
-    def __init__(self, weights: Mapping[str, Weight], spec: ModelSpec, ops: OpSet) -> None:
-        parts = Parts(weights, spec, ops)
+    def __init__(
+        self,
+        weights: Mapping[str, Weight],
+        spec: ModelSpec,
+        ops: OpSet,
+        experts: ExpertService | None = None,
+    ) -> None:
+        """Put the trunk together; without a service of experts they run in place."""
+        parts = Parts(weights, spec, ops, experts or ExpertService(ops))
         self.embed = parts.tensor("embed.weight")
         self.layers = [
             Block(parts.below(f"layers.{i}"), ratio, i < spec.hash_layers)

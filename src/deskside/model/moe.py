@@ -1,9 +1,9 @@
-"""The mixture of experts of one layer: gate, routed experts from their banks, shared expert."""
+"""The mixture of experts of one layer: gate, routed experts, shared expert."""
 
-import torch
 from torch import Tensor
 
-from deskside.batch import Batch, Kinds
+from deskside.batch import Batch
+from deskside.experts.service import ExpertLayer
 from deskside.model.parts import Parts, leaves_of
 from deskside.ops.integer_moe import windows_of
 
@@ -39,31 +39,18 @@ class MoE:
         self.w2 = parts.packed("experts.w2")
         self.shared_experts = Expert(parts.below("shared_experts"))
         spec = parts.spec
-        self._banks = (self.w1, self.w3, self.w2)
-        self._windows = windows_of(*self._banks, spec.swiglu_limit, spec.topk, spec.route_scale)
+        banks = (self.w1, self.w3, self.w2)
+        windows = windows_of(*banks, spec.swiglu_limit, spec.topk, spec.route_scale)
+        self._layer = ExpertLayer(parts.prefix, banks, windows)
+        self._experts = parts.experts
         self._spec = spec
         self._ops = parts.ops
 
     def forward(self, x: Tensor, batch: Batch) -> Tensor:
         """Run a batch's rows [rows, hidden] float32 through the layer."""
         ids, weights = self._route(x, batch.ids)
-        return self._routed(x, ids, weights, batch.kinds) + self.shared_experts.forward(x)
-
-    def _routed(self, x: Tensor, ids: Tensor, weights: Tensor, kinds: Kinds) -> Tensor:
-        """Run the routed experts: prompt rows in float32, generated rows in exact integers."""
-        if kinds.generated.shape[0] == 0:
-            return self._ops.moe(x, ids, weights, *self._banks, self._spec.swiglu_limit)
-        if kinds.prompt.shape[0] == 0:
-            sums = self._ops.expert_sums(x, ids, weights, *self._banks, self._windows)
-            return self._ops.finish_experts(sums, self._windows, x, ids, weights)
-        out = torch.empty_like(x)
-        nobody = kinds.prompt[:0]
-        for rows, kind in (
-            (kinds.prompt, Kinds(kinds.prompt, nobody)),
-            (kinds.generated, Kinds(nobody, kinds.generated)),
-        ):
-            out[rows] = self._routed(x[rows], ids[rows], weights[rows], kind)
-        return out
+        routed = self._experts.run(self._layer, x, ids, weights, batch.kinds)
+        return routed + self.shared_experts.forward(x)
 
     def _route(self, x: Tensor, token_ids: Tensor) -> tuple[Tensor, Tensor]:
         logits = self._ops.linear(x, self.gate)

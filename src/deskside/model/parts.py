@@ -1,10 +1,14 @@
-"""What every part of the model is made with: weights by checkpoint name, shapes, operations."""
+"""What every part of the model is made with: weights by checkpoint name, shapes, operations.
+
+Beside them the service that runs routed experts, one for all layers.
+"""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
+from deskside.experts.service import ExpertService
 from deskside.formats.packed import Packed
 from deskside.ops.linear import Weight, as_float
 from deskside.ops.opset import OpSet
@@ -23,11 +27,12 @@ class Parts:
     weights: Mapping[str, Weight]
     spec: ModelSpec
     ops: OpSet
+    experts: ExpertService
     prefix: str = ""
 
     def below(self, name: str) -> "Parts":
         """Return the parts below a further name."""
-        return Parts(self.weights, self.spec, self.ops, f"{self.prefix}{name}.")
+        return replace(self, prefix=f"{self.prefix}{name}.")
 
     def matrix(self, name: str) -> Weight:
         """Return a matrix in its stored form."""
