@@ -124,7 +124,7 @@ class Tokenizer:
             InputError: the text holds a lone surrogate, so it came from invalid UTF-8.
         """
         utf8.to_bytes(text, "the text")
-        return tuple(self._inner.encode(text, add_special_tokens=False).ids)
+        return _ids(self._inner, text)
 
     def encode_plain(self, text: str) -> tuple[int, ...]:
         """Return the ids of `text` as text alone: no control token comes out, whatever it spells.
@@ -133,7 +133,7 @@ class Tokenizer:
             InputError: the text holds a lone surrogate, so it came from invalid UTF-8.
         """
         utf8.to_bytes(text, "the text")
-        return tuple(self._plain.encode(text, add_special_tokens=False).ids)
+        return _ids(self._plain, text)
 
     def prompt(self, text: str) -> tuple[int, ...]:
         """Return the ids of a raw completion: begin of sentence, then the text.
@@ -168,6 +168,11 @@ class Tokenizer:
     def decode(self, tokens: Iterable[int]) -> str:
         """Return the text of `tokens` without special tokens; broken characters become U+FFFD."""
         return b"".join(map(self.text_bytes, tokens)).decode("utf-8", errors="replace")
+
+
+def _ids(inner: tokenizers.Tokenizer, text: str) -> tuple[int, ...]:
+    """Encode one text as a batch, which lets other threads run meanwhile; `encode` does not."""
+    return tuple(inner.encode_batch_fast([text], add_special_tokens=False)[0].ids)
 
 
 def _control_id(inner: tokenizers.Tokenizer, name: str, where: str) -> int:

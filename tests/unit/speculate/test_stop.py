@@ -1,6 +1,8 @@
 """Stop rules: where a block of emitted tokens ends, and why."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from deskside.core import FinishReason, Request, SamplingParams
 from deskside.speculate.stop import StopRule
@@ -38,6 +40,42 @@ def test_stop_string_across_steps() -> None:
     stop = rule(stop=("bcd",))
     assert stop.take([0, 1]) == ((0, 1), None)
     assert stop.take([2, 3, 4]) == ((2, 3), FinishReason.STOP)
+
+
+@given(
+    tokens=st.lists(st.integers(0, 4), max_size=20),
+    sizes=st.lists(st.integers(1, 6), max_size=20),
+    stops=st.lists(st.text("abcde", min_size=1, max_size=4), max_size=2),
+    after=st.sampled_from(["", "a", "cb"]),
+    limit=st.integers(1, 20),
+)
+def test_blocks_of_any_size_end_at_the_same_token(
+    tokens: list[int], sizes: list[int], stops: list[str], after: str, limit: int
+) -> None:
+    """What a step emits never reaches over the token that completes a stop, or over the limit."""
+
+    def emitted(sizes: list[int]) -> tuple[list[int], FinishReason | None]:
+        stop = rule(stop=tuple(stops), stop_after=after, stop_token_ids=(3,), max_tokens=limit)
+        found: list[int] = []
+        place = 0
+        for size in [*sizes, *[1] * len(tokens)]:
+            kept, reason = stop.take(tokens[place : place + size])
+            found += kept
+            place += size
+            if reason is not None:
+                return found, reason
+        return found, None
+
+    text = "".join("abcde"[token] for token in tokens)
+    ends = [n for n in range(1, len(text) + 1) if tokens[n - 1] == 3]
+    if after in text:
+        begin = text.index(after) + len(after)
+        ends += [n for n in range(begin, len(text) + 1) if text[begin:n].endswith(tuple(stops))]
+    end = min(ends, default=len(tokens) + 1)
+    want = tokens[: min(end, limit)]
+    reason = FinishReason.STOP if end <= min(limit, len(tokens)) else None
+    reason = reason or (FinishReason.LENGTH if len(tokens) >= limit else None)
+    assert emitted(sizes) == emitted([]) == (want, reason)
 
 
 def test_stop_string_behind_a_text() -> None:

@@ -1,6 +1,9 @@
 """The tokenizer against the library that it stands on, and against broken files."""
 
 import json
+import random
+import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -27,6 +30,18 @@ def test_decode_agrees_with_the_library(
     tokenizer: Tokenizer, inner: tokenizers.Tokenizer, ids: list[int]
 ) -> None:
     assert tokenizer.decode(ids) == inner.decode(ids, skip_special_tokens=True)
+
+
+def test_other_threads_run_while_a_long_text_is_encoded(tokenizer: Tokenizer) -> None:
+    """A server encodes beside the loop that serves all other clients."""
+    letters = random.Random(3).choices("abcdefghij", k=300_000)
+    worker = threading.Thread(target=tokenizer.encode_plain, args=("".join(letters),))
+    worker.start()
+    turns = 0
+    while worker.is_alive():
+        time.sleep(0.001)
+        turns += 1
+    assert turns > 10  # a call that keeps the interpreter to itself leaves one or two
 
 
 def test_encode_adds_nothing_and_prompt_puts_bos_first(tokenizer: Tokenizer) -> None:
