@@ -38,7 +38,7 @@ KvFormat: TypeAlias = Literal["fp8", "float32"]
 Kernels: TypeAlias = Literal["native", "plain"]
 Numerics: TypeAlias = Literal["fast", "exact"]
 Speculation: TypeAlias = Literal["auto", "off"]
-WidthRule: TypeAlias = Literal["stop", "expect", "argmax"]
+WidthRule: TypeAlias = Literal["stop", "expect", "argmax", "biased-argmax"]
 Values: TypeAlias = Mapping[str, str | list[str]]
 """Values as they are spelled outside, by flag name without the dashes."""
 
@@ -121,7 +121,10 @@ class EngineOptions:
     )
     width_rule: WidthRule = field(
         default="stop",
-        metadata=_doc("How many proposals auto verifies; argmax is for greedy requests."),
+        metadata=_doc(
+            "How many proposals auto verifies. argmax refuses sampled requests, whose output it "
+            "would bias; biased-argmax takes them."
+        ),
     )
     fallback: bool = field(
         default=True, metadata=_doc("Pause drafting for requests whose proposals fail.")

@@ -16,24 +16,37 @@ __all__ = [
     "Admission",
     "Emission",
     "FinishReason",
+    "Pause",
     "Request",
     "SamplingParams",
     "SequenceId",
     "Span",
     "StepOutput",
     "StepPlan",
+    "TokenLogprob",
 ]
+
+MOST_LOGPROBS = 20
+"""Likeliest tokens that a request may ask for beside each of its own."""
 
 SequenceId = NewType("SequenceId", int)
 """Names one sequence for as long as it lives; never reused within a process."""
 
 
 class FinishReason(StrEnum):
-    """Why a sequence ended."""
+    """Why a sequence ended; ERROR says that a fault of ours ended it and no other."""
 
     STOP = "stop"
     LENGTH = "length"
     ABORT = "abort"
+    ERROR = "error"
+
+
+class Pause(StrEnum):
+    """What the fallback controller of a request decided: to pause drafting, or to try it again."""
+
+    TRIP = "trip"
+    PROBE = "probe"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +57,9 @@ class SamplingParams:
     penalties of 0 and a `repetition_penalty` of 1 leave the logits alone. `logit_bias` holds pairs
     of a token and what is added to its logit. Before `min_tokens` tokens no end or stop token is
     drawn. `speculate.policy` states the formulas. With `stop_after` stop strings count only behind
-    that text, such as the end of reasoning. A `seed` of None is replaced by a random one at
+    that text, such as the end of reasoning. `logprobs` asks for the log probability of every
+    emitted token and for that many of the likeliest tokens beside it; they are the model's own, at
+    temperature 1 and before any other option. A `seed` of None is replaced by a random one at
     submission, which is returned with the result.
     """
 
@@ -63,6 +78,7 @@ class SamplingParams:
     logit_bias: tuple[tuple[int, float], ...] = ()
     min_tokens: int = 0
     stop_after: str = ""
+    logprobs: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse values outside their range, naming the option."""
@@ -99,6 +115,8 @@ class SamplingParams:
             raise InputError(
                 f"min-tokens must lie in [0, max-tokens = {self.max_tokens}], got {self.min_tokens}"
             )
+        if self.logprobs is not None and not 0 <= self.logprobs <= MOST_LOGPROBS:
+            raise InputError(f"logprobs must lie in [0, {MOST_LOGPROBS}], got {self.logprobs}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +143,20 @@ class Acceptance:
     """Proposals that the target looked at."""
     accepted: int = 0
     """Proposals that stayed."""
+    trips: int = 0
+    """Times that drafting was paused."""
+    probes: int = 0
+    """Times that it was tried again."""
 
-    def after(self, verified: int, accepted: int) -> "Acceptance":
-        """Return the counters one step later."""
-        return Acceptance(self.steps + 1, self.verified + verified, self.accepted + accepted)
+    def after(self, emission: "Emission") -> "Acceptance":
+        """Return the counters one decode step later."""
+        return Acceptance(
+            self.steps + 1,
+            self.verified + emission.verified,
+            self.accepted + emission.accepted,
+            self.trips + (emission.pause is Pause.TRIP),
+            self.probes + (emission.pause is Pause.PROBE),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,10 +217,23 @@ class StepPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """The log probability of an emitted token, and the likeliest tokens in its place with theirs.
+
+    Equals stand in the order of their ids.
+    """
+
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Emission:
     """What one span brought: the rows kept, the tokens emitted, and whether that was the end.
 
     `verified` and `accepted` count its proposals; those behind a stop are not counted as accepted.
+    `logprobs` has one entry a token where the request asks, else none. `fault` says in one line
+    what went wrong where `finish` is ERROR; then nothing was kept or emitted.
     """
 
     kept: int
@@ -200,6 +241,9 @@ class Emission:
     finish: FinishReason | None = None
     verified: int = 0
     accepted: int = 0
+    pause: Pause | None = None
+    logprobs: tuple[TokenLogprob, ...] = ()
+    fault: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,16 @@ from types import TracebackType
 from typing import Self
 
 from deskside.config import EngineOptions
-from deskside.core import Acceptance, Emission, FinishReason, Request, SamplingParams, SequenceId
+from deskside.core import (
+    Acceptance,
+    Emission,
+    FinishReason,
+    Request,
+    SamplingParams,
+    SequenceId,
+    TokenLogprob,
+)
+from deskside.errors import DesksideError
 from deskside.planning.plan import Plan
 from deskside.runtime.build import Runtime, build
 from deskside.text.stops import TextStream
@@ -28,7 +37,8 @@ class Result:
     """A finished continuation, with its counts and times in seconds.
 
     `prefill_s` runs from submission to the first token, `decode_s` from there to the last one.
-    `token_ids` holds every emitted token, the end token among them.
+    `token_ids` holds every emitted token, the end token among them; `logprobs` has one entry for
+    each where they were asked for. Where `finish` is ERROR, `fault` is one line about it.
     """
 
     text: str
@@ -40,6 +50,8 @@ class Result:
     decode_s: float
     first_token_s: float
     acceptance: Acceptance
+    logprobs: tuple[TokenLogprob, ...] = ()
+    fault: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +62,7 @@ class Delta:
     tokens: tuple[int, ...]
     finish: FinishReason | None = None
     result: Result | None = None
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 class LLM:
@@ -98,12 +111,15 @@ class LLM:
 
         Raises:
             InputError: the prompt can't be taken.
+            DesksideError: a fault ended the request.
         """
         params = params or SamplingParams()
         sequence, progress = self._submit(prompt, params)
         try:
             while progress.finish is None:
                 emission = self._step().get(sequence)
+                if emission is not None and emission.fault is not None:
+                    raise DesksideError(f"internal fault: {emission.fault}")
                 if emission is not None and emission.tokens:
                     yield progress.take(emission)
         finally:
@@ -112,7 +128,13 @@ class LLM:
     def generate(
         self, prompts: Sequence[str | Sequence[int]], params: SamplingParams | None = None
     ) -> list[Result]:
-        """Continue several prompts together; results in the order of the prompts."""
+        """Continue several prompts together; results in the order of the prompts.
+
+        A fault ends the one request it belongs to: its result says so, the others are whole.
+
+        Raises:
+            InputError: a prompt can't be taken.
+        """
         params = params or SamplingParams()
         running: dict[SequenceId, _Progress] = {}
         try:
@@ -121,7 +143,7 @@ class LLM:
                 running[sequence] = progress
             while any(progress.finish is None for progress in running.values()):
                 for sequence, emission in self._step().items():
-                    if emission.tokens:
+                    if emission.tokens or emission.finish:
                         running[sequence].take(emission)
         finally:
             self._leave(list(running))
@@ -181,21 +203,24 @@ class _Progress:
     first: float = 0.0
     last: float = 0.0
     acceptance: Acceptance = field(default_factory=Acceptance)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    fault: str | None = None
 
     def take(self, emission: Emission) -> Delta:
         """Add a step's tokens and return what became certain."""
         self.last = time.perf_counter()
         if self.tokens:
-            self.acceptance = self.acceptance.after(emission.verified, emission.accepted)
+            self.acceptance = self.acceptance.after(emission)
         self.first = self.first or self.last
         self.tokens += emission.tokens
-        self.finish = emission.finish
+        self.logprobs += emission.logprobs
+        self.finish, self.fault = emission.finish, emission.fault
         text = self.text.feed(emission.tokens)
         if self.finish is not None:
             text += self.text.finish()
         self.shown.append(text)
         result = None if self.finish is None else self.result()
-        return Delta(text, emission.tokens, self.finish, result)
+        return Delta(text, emission.tokens, self.finish, result, emission.logprobs)
 
     def result(self) -> Result:
         """Return the finished continuation."""
@@ -210,4 +235,6 @@ class _Progress:
             decode_s=self.last - self.first,
             first_token_s=self.first - self.started,
             acceptance=self.acceptance,
+            logprobs=tuple(self.logprobs),
+            fault=self.fault,
         )

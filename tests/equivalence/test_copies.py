@@ -55,9 +55,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def reads(llm: LLM, temperature: float) -> list[tuple[str, int]]:
+def reads(llm: LLM, temperature: float, **options: object) -> list[tuple[str, int]]:
     """Return the reads of one decode step of one request."""
-    stream = llm.stream("x" * 9, params(temperature=temperature, max_tokens=20))
+    stream = llm.stream("x" * 9, params(temperature=temperature, max_tokens=20, **options))
     next(stream)
     next(stream)
     watch = Reads()
@@ -77,3 +77,9 @@ def test_two_reads_a_step(folder: Path, temperature: float) -> None:
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_one_read_without_speculation(folder: Path, temperature: float) -> None:
     assert reads(opened(folder, speculation="off"), temperature) == [("tolist", 2)]
+
+
+def test_one_more_read_where_log_probabilities_are_wanted(folder: Path) -> None:
+    width, top = 3, 4
+    seen = reads(opened(folder, speculation=width, fallback=False), 0.8, logprobs=top)
+    assert seen[1:] == [("tolist", 2), ("tolist", (width + 1) * (1 + 2 * top))]

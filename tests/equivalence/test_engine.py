@@ -37,7 +37,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def opened(folder: Path, **options: object) -> LLM:
+def opened(folder: Path | str, **options: object) -> LLM:
     defaults = {"kv_tokens": 4096, "threads": 1, "max_running": 4}
     return LLM.open(str(folder), EngineOptions(**{**defaults, **options}))  # type: ignore[arg-type]
 

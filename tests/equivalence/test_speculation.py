@@ -1,25 +1,18 @@
 """Speculation changes speed and nothing else: greedy text byte for byte, state to the last page."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-import torch
-from torch import Tensor
 
-from deskside.batch import Batch
 from deskside.config import EngineOptions
-from deskside.core import FinishReason, SamplingParams, SequenceId, Span
-from deskside.engine.live import Live
+from deskside.core import FinishReason, SamplingParams
 from deskside.engine.speculation import Speculator
-from deskside.engine.verify import Proposal
 from deskside.errors import InputError
 from deskside.llm import LLM, Result
-from deskside.model.flash import Flash
-from deskside.state.kv import KvState
 from tests.equivalence.test_engine import VOCAB, alone, opened, params, same, write_tokenizer
 from tests.miniature import write_miniature
+from tests.scripted import Scripted, scripted
 
 PROMPT = "x" * 121
 OUTPUT = 150
@@ -43,48 +36,14 @@ def greedy(plain: LLM) -> Result:
     return alone(plain, PROMPT, params(temperature=0, max_tokens=OUTPUT))
 
 
-@dataclass
-class Scripted:
-    """Proposes what the target is known to say, wrong where the mask says so."""
-
-    truth: Sequence[int]
-    prompt: int
-    width: int
-    wrong: Callable[[int, int], bool]
-    """Whether the proposal for a place of the output, at a place of its block, is wrong."""
-    accepted: int = 0
-
-    def propose(self, spans: Sequence[Span], live: Mapping[SequenceId, Live]) -> list[Proposal]:
-        return [self._propose(span, live[span.sequence]) for span in spans]
-
-    def _propose(self, span: Span, live: Live) -> Proposal:
-        if not span.samples or span.start < self.prompt:
-            return Proposal.none()
-        first = span.start - self.prompt + 1
-        width = min(self.width, live.stop.left - 1, len(self.truth) - first)
-        ids = tuple(
-            (self.truth[first + k] + self.wrong(first + k, k)) % VOCAB for k in range(max(width, 0))
-        )
-        return Proposal(ids, torch.tensor(ids, dtype=torch.int64), torch.empty(0))
-
-    def forward(self, model: Flash, batch: Batch, state: KvState) -> Tensor:
-        return model.forward(batch, state)
-
-    def learn(self, span: Span, accepted: int) -> None:
-        self.accepted += accepted
-
-    def release(self, sequence: SequenceId) -> None:
-        pass
-
-
-def scripted(llm: LLM, script: Scripted, sampling: SamplingParams) -> Result:
-    engine = llm._runtime.engine
-    before = engine._speculation
-    engine._speculation = script
-    try:
+def run(llm: LLM, script: Scripted, sampling: SamplingParams) -> Result:
+    with scripted(llm, script):
         return alone(llm, PROMPT, sampling)
-    finally:
-        engine._speculation = before
+
+
+def right(truth: Sequence[int]) -> Scripted:
+    """Propose five tokens at a time, all of them right."""
+    return Scripted(truth, VOCAB, lambda _seed, _place: 5, lambda _seed, _place, _k: False)
 
 
 @pytest.mark.parametrize("speculation", [0, 1, 2, 3, 4, 5, "auto"])
@@ -105,21 +64,15 @@ def test_greedy_text_is_the_same_under_every_rule_and_the_controller(
     assert same(alone(llm, PROMPT, params(temperature=0, max_tokens=OUTPUT)), greedy)
 
 
-@pytest.mark.parametrize("mask", range(32))
-def test_every_accept_mask(plain: LLM, greedy: Result, mask: int) -> None:
-    truth, prompt = greedy.token_ids, greedy.prompt_tokens
-    script = Scripted(truth, prompt, 5, lambda _place, k: bool(mask >> k & 1))
-    assert same(scripted(plain, script, params(temperature=0, max_tokens=OUTPUT)), greedy)
-    first_wrong = next((k for k in range(5) if mask >> k & 1), 5)
-    assert bool(script.accepted) == (first_wrong > 0)
-
-
 @pytest.mark.parametrize("width", [1, 3, 5, 8])
 def test_changing_masks(plain: LLM, greedy: Result, width: int) -> None:
     script = Scripted(
-        greedy.token_ids, greedy.prompt_tokens, width, lambda place, _k: place % 7 == 3
+        greedy.token_ids,
+        VOCAB,
+        lambda _seed, _place: width,
+        lambda _seed, place, _k: place % 7 == 3,
     )
-    result = scripted(plain, script, params(temperature=0, max_tokens=OUTPUT))
+    result = run(plain, script, params(temperature=0, max_tokens=OUTPUT))
     assert same(result, greedy)
     assert script.accepted == result.acceptance.accepted > OUTPUT // 3
     assert result.acceptance.steps + result.acceptance.accepted == OUTPUT - 1
@@ -130,38 +83,17 @@ def test_a_stop_token_inside_a_block(plain: LLM, greedy: Result, offset: int) ->
     truth = greedy.token_ids
     place = next(i for i in range(7 + offset, 150, 6) if truth[i] not in truth[:i])
     stop = params(temperature=0, max_tokens=OUTPUT, stop_token_ids=(truth[place],))
-    script = Scripted(truth, greedy.prompt_tokens, 5, lambda _place, _k: False)
-    result = scripted(plain, script, stop)
+    script = right(truth)
+    result = run(plain, script, stop)
     assert (result.token_ids, result.finish) == (truth[: place + 1], FinishReason.STOP)
     assert script.accepted <= place
 
 
 @pytest.mark.parametrize("limit", range(1, 9))
 def test_a_limit_inside_a_block(plain: LLM, greedy: Result, limit: int) -> None:
-    script = Scripted(greedy.token_ids, greedy.prompt_tokens, 5, lambda _place, _k: False)
-    result = scripted(plain, script, params(temperature=0, max_tokens=limit))
+    script = right(greedy.token_ids)
+    result = run(plain, script, params(temperature=0, max_tokens=limit))
     assert (result.token_ids, result.finish) == (greedy.token_ids[:limit], FinishReason.LENGTH)
-
-
-def test_penalties_count_the_proposals_before_a_row(plain: LLM) -> None:
-    sampling = params(
-        temperature=0, max_tokens=60, presence_penalty=1.5, frequency_penalty=0.5, min_tokens=9
-    )
-    alone_, truth = alone(plain, PROMPT, sampling), None
-    truth = alone_.token_ids
-    script = Scripted(truth, alone_.prompt_tokens, 5, lambda place, _k: place % 5 == 0)
-    assert same(scripted(plain, script, sampling), alone_)
-    assert script.accepted
-
-
-@pytest.mark.parametrize("speculation", [2, 5, "auto"])
-def test_sampled_text_repeats_in_any_company(folder: Path, speculation: object) -> None:
-    llm = opened(folder, speculation=speculation)
-    sampling = params(temperature=1.0, top_p=0.9, max_tokens=40)
-    prompts = ["def f(x):", "x" * 90, "y"]
-    together = llm.generate(prompts * 2, sampling)
-    singles = [alone(llm, prompt, sampling) for prompt in prompts]
-    assert all(same(a, b) for a, b in zip(together, singles * 2, strict=True))
 
 
 def test_nothing_leaks(folder: Path) -> None:

@@ -155,6 +155,8 @@ def test_json_is_one_object(fake: FakeModel, capsys: pytest.CaptureFixture[str])
         "decode_steps": 2,
         "verified_proposals": 4,
         "accepted_proposals": 1,
+        "drafting_pauses": 0,
+        "drafting_probes": 0,
         "kv_tokens": 4096,
     }
 

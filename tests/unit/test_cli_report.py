@@ -1,5 +1,6 @@
 """The spelling of rates and builds."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,8 @@ def test_acceptance_is_told_where_something_was_proposed() -> None:
     counts = Acceptance(steps=4, verified=16, accepted=6)
     rates = Rates(1000, 11, prefill_s=2.0, decode_s=0.5, acceptance=counts)
     assert rates.line().endswith("; accepted 37.5% of 16 proposals, 2.50 tokens a step")
+    paused = replace(rates, acceptance=replace(counts, trips=2, probes=1))
+    assert paused.line().endswith(", 2.50 tokens a step, paused 2 times, tried again once")
 
 
 def test_what_was_not_measured_is_not_a_number() -> None:

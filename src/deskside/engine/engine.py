@@ -4,18 +4,27 @@ Owns the order of things within a step and the records of live requests. It deci
 who runs; a plan says that.
 """
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from deskside.core import Admission, Emission, Request, SequenceId, Span, StepOutput, StepPlan
+from deskside.core import (
+    Admission,
+    Emission,
+    FinishReason,
+    Request,
+    SequenceId,
+    Span,
+    StepOutput,
+    StepPlan,
+)
 from deskside.engine.inputs import BatchBuilder
 from deskside.engine.live import Live
 from deskside.engine.speculation import Speculation
-from deskside.engine.verify import Proposal, Question, judge
+from deskside.engine.verify import Answer, Proposal, Question, judge
 from deskside.model.flash import Flash
-from deskside.speculate.acceptance import Verdict
 from deskside.speculate.policy import Policy
 from deskside.speculate.stop import StopRule
 from deskside.state.kv import KvState
@@ -25,6 +34,8 @@ from deskside.state.rings import RingGroup, Rings
 from deskside.state.tokens import TokenStore
 
 __all__ = ["Engine", "Owners"]
+
+log = logging.getLogger("deskside.engine")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,30 +81,41 @@ class Engine:
         self._live: dict[SequenceId, Live] = {}
 
     def step(self, plan: StepPlan) -> StepOutput:
-        """Run one step; on any exception no state has changed but that of `plan.aborts`.
-
-        Raises:
-            CapacityError: an owner has no room for a span.
-        """
+        """Run one step. A fault costs the request whose rows raise it, and no other."""
         for sequence in plan.aborts:
             self.release(sequence)
         for admission in plan.admissions:
             self._admit(admission)
-        if not plan.spans:
-            return StepOutput(plan.step, {})
-        proposals = self._speculation.propose(plan.spans, self._live)
-        spans = [
-            replace(s, proposals=len(p.ids)) for s, p in zip(plan.spans, proposals, strict=True)
-        ]
+        emissions = self._attempt(plan.spans) if plan.spans else []
+        sequences = (span.sequence for span in plan.spans)
+        return StepOutput(plan.step, dict(zip(sequences, emissions, strict=True)))
+
+    def _attempt(self, spans: Sequence[Span]) -> list[Emission]:
+        """Run spans together or, where that raises, each alone."""
+        try:
+            done = self._run(spans)
+        except Exception as fault:  # whatever a library raises; nothing was committed
+            if len(spans) == 1:
+                return [self._lose(spans[0], fault)]
+            log.warning("a step of %d requests failed, each is tried alone: %r", len(spans), fault)
+        else:
+            return [self._finish(*part) for part in done]
+        return [emission for span in spans for emission in self._attempt([span])]
+
+    def _run(self, spans: Sequence[Span]) -> list[tuple[Span, Emission]]:
+        """Draft, reserve, forward, accept, trim, commit; on an exception no state has changed.
+
+        Raises:
+            CapacityError: an owner has no room for a span.
+        """
+        proposals = self._speculation.propose(spans, self._live)
+        spans = [replace(s, proposals=len(p.ids)) for s, p in zip(spans, proposals, strict=True)]
         with self._ledger.open(spans) as transaction:
             logits = self._forward(spans, proposals)
-            verdicts = self._verify(spans, proposals, logits)
-            emissions = [self._trim(*part) for part in zip(spans, proposals, verdicts, strict=True)]
+            answers = self._verify(spans, proposals, logits)
+            emissions = [self._trim(*part) for part in zip(spans, proposals, answers, strict=True)]
             transaction.commit([emission.kept for emission in emissions])
-        for span, emission in zip(spans, emissions, strict=True):
-            self._finish(span, emission)
-        ended = zip((span.sequence for span in spans), emissions, strict=True)
-        return StepOutput(plan.step, dict(ended))
+        return list(zip(spans, emissions, strict=True))
 
     def release(self, sequence: SequenceId) -> None:
         """Forget a sequence; between steps, any number of times."""
@@ -124,29 +146,43 @@ class Engine:
 
     def _verify(
         self, spans: Sequence[Span], proposals: Sequence[Proposal], logits: Tensor
-    ) -> list[Verdict | None]:
-        """Return the verdict on every span that samples, None for the others."""
+    ) -> list[Answer | None]:
+        """Return the answer for every span that samples, None for the others."""
         questions = [
             Question(self._live[s.sequence], self._owners.tokens.known(s.sequence), p)
             for s, p in zip(spans, proposals, strict=True)
             if s.samples
         ]
-        verdicts = iter(judge(logits, questions) if questions else [])
-        return [next(verdicts) if span.samples else None for span in spans]
+        answers = iter(judge(logits, questions) if questions else [])
+        return [next(answers) if span.samples else None for span in spans]
 
-    def _trim(self, span: Span, proposal: Proposal, verdict: Verdict | None) -> Emission:
+    def _trim(self, span: Span, proposal: Proposal, answer: Answer | None) -> Emission:
         """Apply the stop rules before the commit: a stop at token j keeps certain + j - 1 rows."""
-        if verdict is None:
+        if answer is None:
             return Emission(span.certain)
-        drawn = (*proposal.ids[: verdict.accepted], verdict.token)
-        emitted, finish = self._live[span.sequence].stop.take(drawn)
-        kept = span.certain + len(emitted) - 1
-        accepted = min(verdict.accepted, len(emitted))
-        return Emission(kept, emitted, finish, span.proposals, accepted)
+        drawn = (*proposal.ids[: answer.accepted], answer.token)
+        emitted, finish = self._live[span.sequence].stop.cut(drawn)
+        return Emission(
+            kept=span.certain + len(emitted) - 1,
+            tokens=emitted,
+            finish=finish,
+            verified=span.proposals,
+            accepted=min(answer.accepted, len(emitted)),
+            logprobs=answer.logprobs[: len(emitted)],
+        )
 
-    def _finish(self, span: Span, emission: Emission) -> None:
+    def _finish(self, span: Span, emission: Emission) -> Emission:
         """Take in what a committed span brought."""
+        self._live[span.sequence].stop.count(emission.tokens)
         self._owners.tokens.emit(span.sequence, emission.tokens)
-        self._speculation.learn(span, emission.accepted)
+        pause = self._speculation.learn(span, emission.accepted)
         if emission.finish is not None:
             self.release(span.sequence)
+        return replace(emission, pause=pause)
+
+    def _lose(self, span: Span, fault: Exception) -> Emission:
+        """End a request whose rows raised."""
+        log.error("request %d is lost", span.sequence, exc_info=fault)
+        self.release(span.sequence)
+        line = " ".join(f"{type(fault).__name__}: {fault}".split())
+        return Emission(0, finish=FinishReason.ERROR, fault=line)

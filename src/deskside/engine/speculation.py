@@ -13,7 +13,7 @@ from typing import Protocol
 from torch import Tensor
 
 from deskside.batch import Batch
-from deskside.core import SequenceId, Span
+from deskside.core import Pause, SequenceId, Span
 from deskside.engine.live import Live
 from deskside.engine.verify import Proposal
 from deskside.engine.widths import WidthChooser
@@ -22,7 +22,7 @@ from deskside.model.drafter import Drafter
 from deskside.model.flash import Flash
 from deskside.spec import DrafterSpec, ModelSpec
 from deskside.speculate.costs import CostTable
-from deskside.speculate.fallback import Controller, FallbackSettings
+from deskside.speculate.fallback import Controller, FallbackSettings, Trip
 from deskside.speculate.policy import History
 from deskside.speculate.proposal import Proposer, draft_uniforms
 from deskside.speculate.width import Averages, SpeedBudget
@@ -47,8 +47,8 @@ class Speculation(Protocol):
         """Run the target, and keep what a later proposal needs of it."""
         ...
 
-    def learn(self, span: Span, accepted: int) -> None:
-        """Take in how many of a span's proposals the target accepted."""
+    def learn(self, span: Span, accepted: int) -> Pause | None:
+        """Take in how many of a committed span's proposals the target accepted."""
         ...
 
     def release(self, sequence: SequenceId) -> None:
@@ -67,8 +67,9 @@ class TargetOnly:
         """Run the target."""
         return model.forward(batch, state)
 
-    def learn(self, span: Span, accepted: int) -> None:
+    def learn(self, span: Span, accepted: int) -> Pause | None:
         """Learn nothing."""
+        return None
 
     def release(self, sequence: SequenceId) -> None:
         """Hold nothing."""
@@ -81,6 +82,8 @@ class _Record:
     controller: Controller
     averages: Averages
     drafted: bool = False
+    confidences: Sequence[float] = ()
+    """Of the step's draft, until its outcome is known: a step that fails is not learnt from."""
 
 
 @dataclass(slots=True)
@@ -126,16 +129,24 @@ class Speculator:
         self.context.stage(self.drafter.context(features.joined(), batch))
         return logits
 
-    def learn(self, span: Span, accepted: int) -> None:
-        """Tell the request's controller, and log what it decides."""
+    def learn(self, span: Span, accepted: int) -> Pause | None:
+        """Tell the request's averages and its controller; log and return what the latter decides.
+
+        Called after the commit alone: a step that failed has taught nothing.
+        """
         record = self._records.get(span.sequence)
-        if record is None or self.fallback is None:
-            return
-        if not record.drafted and record.controller.speculates:
-            return  # the last token of a request: there was nothing to propose
+        if record is None:
+            return None
+        if record.confidences:
+            record.averages.observe(record.confidences)
+            record.confidences = ()
+        if self.fallback is None or (not record.drafted and record.controller.speculates):
+            return None  # the last token of a request has nothing to propose behind it
         event = record.controller.observe(accepted, span.proposals)
-        if event is not None:
-            log.info(event.line(span.sequence))
+        if event is None:
+            return None
+        log.info(event.line(span.sequence))
+        return Pause.TRIP if isinstance(event, Trip) else Pause.PROBE
 
     def release(self, sequence: SequenceId) -> None:
         """Forget a sequence."""
@@ -200,7 +211,7 @@ class Speculator:
             for i, width in zip(shared, pooled, strict=True):
                 widths[i] = width
         for span, sure in zip(spans, confidences, strict=True):
-            self._record(span.sequence).averages.observe(sure)
+            self._record(span.sequence).confidences = sure
         return widths
 
     def _alone(self, live: Live, record: _Record, confidences: Sequence[float]) -> int:
@@ -209,5 +220,4 @@ class Speculator:
             confidences,
             record.averages.values(),
             costs.widths(len(confidences)),
-            live.policy.greedy,
         )

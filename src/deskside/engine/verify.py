@@ -1,7 +1,8 @@
 """Judges the rows that a step samples from: which proposals stay, and the token behind them.
 
 A plain step is a verification of no proposals, so there is one path for all. Laws and draws stay on
-the device; two integers a span go to the host, in one copy.
+the device; two integers a span go to the host, in one copy, and log probabilities in another where
+a request asks.
 """
 
 from collections.abc import Sequence
@@ -10,11 +11,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from deskside.core import TokenLogprob
 from deskside.engine.live import Live
+from deskside.engine.logprobs import Ask, read
 from deskside.speculate.acceptance import BlockUniforms, Verdict, accept, accept_greedy
 from deskside.speculate.policy import History
 
-__all__ = ["Proposal", "Question", "judge"]
+__all__ = ["Answer", "Proposal", "Question", "judge"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,11 @@ class Question:
         """Rows of logits that belong to it."""
         return self.proposal.tokens.shape[0] + 1
 
+    @property
+    def asks(self) -> bool:
+        """Whether log probabilities are wanted."""
+        return self.live.request.params.logprobs is not None
+
     def history(self, vocab: int) -> History | None:
         """Count the tokens before the first row, where the policy wants to know."""
         if not self.live.policy.needs_history:
@@ -56,7 +64,17 @@ class Question:
         return History.of(self.known[:prompt], self.known[prompt:], vocab)
 
 
-def judge(logits: Tensor, questions: Sequence[Question]) -> list[Verdict]:
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a question gets: proposals that stay, the token behind them, and what was asked for."""
+
+    accepted: int
+    token: int
+    logprobs: tuple[TokenLogprob, ...] = ()
+    """Of every row's token up to `token`, where the request asks."""
+
+
+def judge(logits: Tensor, questions: Sequence[Question]) -> list[Answer]:
     """Judge every question by its rows.
 
     Args:
@@ -64,8 +82,18 @@ def judge(logits: Tensor, questions: Sequence[Question]) -> list[Verdict]:
         questions: the spans that sample, in the order of their rows.
     """
     parts = logits.split([question.rows for question in questions])
-    answers = [_answer(rows, one) for rows, one in zip(parts, questions, strict=True)]
-    return Verdict.read(torch.stack(answers))
+    packed = [_answer(rows, one) for rows, one in zip(parts, questions, strict=True)]
+    asks = [
+        Ask(rows, one.proposal.tokens, verdict, one.live.request.params.logprobs or 0)
+        for rows, one, verdict in zip(parts, questions, packed, strict=True)
+        if one.asks
+    ]
+    verdicts = Verdict.read(torch.stack(packed))
+    numbers = read(asks)
+    return [
+        Answer(v.accepted, v.token, next(numbers)[: v.accepted + 1] if one.asks else ())
+        for v, one in zip(verdicts, questions, strict=True)
+    ]
 
 
 def _answer(logits: Tensor, question: Question) -> Tensor:

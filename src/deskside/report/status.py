@@ -47,7 +47,10 @@ class Rates:
         counts = self.acceptance
         share = 100 * counts.accepted / counts.verified
         step = (self.completion_tokens - 1) / counts.steps
-        return f"accepted {share:.1f}% of {counts.verified} proposals, {step:.2f} tokens a step"
+        line = f"accepted {share:.1f}% of {counts.verified} proposals, {step:.2f} tokens a step"
+        if not counts.trips:
+            return line
+        return f"{line}, paused {_times(counts.trips)}, tried again {_times(counts.probes)}"
 
 
 def _rate(count: int, seconds: float) -> float | None:
@@ -56,6 +59,10 @@ def _rate(count: int, seconds: float) -> float | None:
 
 def _count(count: int) -> str:
     return f"{count} token" if count == 1 else f"{count} tokens"
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
 
 
 def _spell(rate: float | None) -> str:

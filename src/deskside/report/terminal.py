@@ -97,6 +97,8 @@ def as_json(result: Result, model: str, kv_tokens: int) -> str:
             "decode_steps": result.acceptance.steps,
             "verified_proposals": result.acceptance.verified,
             "accepted_proposals": result.acceptance.accepted,
+            "drafting_pauses": result.acceptance.trips,
+            "drafting_probes": result.acceptance.probes,
             "kv_tokens": kv_tokens,
         },
         ensure_ascii=False,

@@ -28,7 +28,7 @@ from deskside.ops.linear import Weight
 from deskside.ops.opset import OpSet
 from deskside.planning.plan import Plan, plan_folder
 from deskside.runtime.measure import measured
-from deskside.runtime.speculate import Draft, drafts
+from deskside.runtime.speculate import Draft, drafts, greedy_only
 from deskside.scheduler.admission import Admissions
 from deskside.scheduler.scheduler import Scheduler, StepLimits
 from deskside.speculate.stop import StopRule
@@ -92,7 +92,7 @@ def build(model: str, options: EngineOptions, progress: Progress | None = None) 
     return Runtime(
         plan=plan,
         tokenizer=tokenizer,
-        scheduler=_scheduler(plan),
+        scheduler=_scheduler(plan, greedy_only(options) and drafting),
         engine=Engine(target, state, owners, builder, _stop_rules(plan, tokenizer), speculation),
         state_bytes=state.nbytes + (draft.context.nbytes if draft else 0),
     )
@@ -133,9 +133,9 @@ def _load(checkpoint: Checkpoint, drafter: bool, progress: Progress | None) -> d
     return assemble(((tensor.name, values) for tensor, values in loaded), checkpoint.spec)
 
 
-def _scheduler(plan: Plan) -> Scheduler:
+def _scheduler(plan: Plan, greedy_only: bool) -> Scheduler:
     return Scheduler(
-        Admissions(plan.kv_pages, plan.max_running, plan.spec.vocab),
+        Admissions(plan.kv_pages, plan.max_running, plan.spec.vocab, greedy_only=greedy_only),
         StepLimits(plan.options.prefill_chunk, plan.options.step_tokens),
     )
 

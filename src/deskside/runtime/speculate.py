@@ -19,7 +19,7 @@ from deskside.speculate.fallback import FallbackSettings
 from deskside.speculate.width import WidthRule
 from deskside.state.context import DraftContext
 
-__all__ = ["STORED_COSTS", "Draft", "drafts"]
+__all__ = ["STORED_COSTS", "Draft", "drafts", "greedy_only"]
 
 TEMPERATURES = "deskside_confidence_temperatures"
 """Field of config.json: one temperature of the confidence for each place of a block."""
@@ -82,6 +82,11 @@ def drafts(plan: Plan, options: EngineOptions) -> bool:
         have = f"proposes at most {drafter.block}" if drafter else "has no drafter"
         raise InputError(f"--speculation {width}: this checkpoint {have}; use auto or off")
     return plan.options.drafter and drafter is not None
+
+
+def greedy_only(options: EngineOptions) -> bool:
+    """Say whether the rule looks ahead and so bears greedy requests alone."""
+    return options.speculation == "auto" and options.width_rule == "argmax"
 
 
 def _chooser(options: EngineOptions) -> WidthChooser:

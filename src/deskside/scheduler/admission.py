@@ -1,4 +1,6 @@
-"""Admission: which waiting request may start, counted in pages so that nobody runs out later.
+"""Admission: which request is taken at all, and which waiting one may start.
+
+Counted in pages, so that nobody runs out later.
 
 A request sets aside the pages of its prompt and its whole output; pages are taken lazily, but the
 count is kept, so a running request never waits for room and is never preempted.
@@ -14,9 +16,18 @@ __all__ = ["Admissions"]
 class Admissions:
     """Counts pages and places for running requests."""
 
-    def __init__(self, pages: int, places: int, vocab: int) -> None:
+    def __init__(self, pages: int, places: int, vocab: int, *, greedy_only: bool = False) -> None:
+        """Count from all free.
+
+        Args:
+            pages: of the cache.
+            places: requests that may run at once.
+            vocab: tokens of the model.
+            greedy_only: whether the width rule bears no sampled request.
+        """
         self._pages = pages
         self._vocab = vocab
+        self._greedy_only = greedy_only
         self._free_pages = pages
         self._free_places = places
 
@@ -24,17 +35,25 @@ class Admissions:
         """Refuse a request that could never run.
 
         Raises:
-            InputError: the prompt is empty, holds an unknown token, or is too long with its output.
+            InputError: the prompt is empty, too long with its output, a token is unknown, or the
+                width rule would bias what is drawn.
         """
+        params = request.params
         if not request.prompt:
             raise InputError("the prompt is empty: need at least 1 token")
-        unknown = [token for token in request.prompt if not 0 <= token < self._vocab]
-        if unknown:
-            raise InputError(f"token id {unknown[0]} is not in the vocabulary of {self._vocab}")
+        biased = (token for token, _ in params.logit_bias)
+        for token in (*request.prompt, *params.stop_token_ids, *biased):
+            if not 0 <= token < self._vocab:
+                raise InputError(f"token id {token} is not in the vocabulary of {self._vocab}")
+        if self._greedy_only and params.temperature > 0:
+            raise InputError(
+                f"--width-rule argmax would bias sampled output: need temperature 0, have "
+                f"{params.temperature}; use stop or expect, or force it with biased-argmax"
+            )
         if pages_for(request.limit) > self._pages:
             raise InputError(
                 f"prompt and output are too long: need {len(request.prompt)} + "
-                f"{request.params.max_tokens} = {request.limit} tokens, have "
+                f"{params.max_tokens} = {request.limit} tokens, have "
                 f"{self._pages * PAGE}; lower --max-tokens or raise --kv-tokens"
             )
 

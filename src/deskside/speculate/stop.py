@@ -1,7 +1,8 @@
 """When a sequence ends: an end token, a stop token, a stop string or its limit.
 
 Owns the count of what a request emitted. It is asked before a commit, about the tokens that a step
-would emit, so that no state owner needs a stop rule of its own.
+would emit, so that no state owner needs a stop rule of its own; what it remembers changes after the
+commit, like all state.
 """
 
 from collections.abc import Callable, Sequence
@@ -42,18 +43,22 @@ class StopRule:
         """Tokens that end the sequence."""
         return self._ends
 
-    def take(self, tokens: Sequence[int]) -> tuple[tuple[int, ...], FinishReason | None]:
-        """Return the tokens that are emitted, up to the one that ends the sequence, and why."""
-        for count, token in enumerate(tokens, start=1):
-            self._left -= 1
-            reason = self._reason(token)
-            if reason is not None:
-                return tuple(tokens[:count]), reason
+    def cut(self, tokens: Sequence[int]) -> tuple[tuple[int, ...], FinishReason | None]:
+        """Return the tokens that are emitted, up to the one that ends the sequence, and why.
+
+        Changes nothing: a step may still fail. `count` is told what was really emitted.
+        """
+        complete = None if self._scanner is None else self._scanner.find(tokens)
+        for place, token in enumerate(tokens):
+            if token in self._ends or place == complete:
+                return tuple(tokens[: place + 1]), FinishReason.STOP
+            if place + 1 == self._left:
+                return tuple(tokens[: place + 1]), FinishReason.LENGTH
         return tuple(tokens), None
 
-    def _reason(self, token: int) -> FinishReason | None:
-        if token in self._ends:
-            return FinishReason.STOP
-        if self._scanner is not None and self._scanner.feed(token):
-            return FinishReason.STOP
-        return FinishReason.LENGTH if self._left == 0 else None
+    def count(self, tokens: Sequence[int]) -> None:
+        """Take in the tokens that a committed step emitted."""
+        self._left -= len(tokens)
+        if self._scanner is not None:
+            for token in tokens:
+                self._scanner.feed(token)

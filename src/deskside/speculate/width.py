@@ -24,6 +24,8 @@ class WidthRule(StrEnum):
     STOP = "stop"
     EXPECT = "expect"
     ARGMAX = "argmax"
+    BIASED_ARGMAX = "biased-argmax"
+    """`argmax` where sampled requests are let in as well."""
 
 
 def survivals(confidences: Sequence[float]) -> list[float]:

@@ -8,6 +8,7 @@ One automaton serves the engine (which token completes a stop) and the client's 
 may be shown), so the two cannot disagree.
 """
 
+import copy
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -99,6 +100,12 @@ class _Watch:
         )
         self._before = _Automaton([after.encode()]) if after else None
 
+    def fork(self) -> "_Watch":
+        """Return a watch that reads on from here by itself."""
+        twin = copy.copy(self)
+        twin._stops, twin._before = copy.copy(self._stops), copy.copy(self._before)
+        return twin
+
     @property
     def held(self) -> int:
         """Bytes at the end of what was read that may still become a stop string."""
@@ -135,6 +142,12 @@ class StopScanner:
         self._watch = _Watch(stops, after)
         self._bytes_of = bytes_of
         self._stopped = False
+
+    def find(self, tokens: Iterable[int]) -> int | None:
+        """Return the place of the first token that would complete a stop string; read none."""
+        ahead = copy.copy(self)
+        ahead._watch = self._watch.fork()
+        return next((place for place, token in enumerate(tokens) if ahead.feed(token)), None)
 
     def feed(self, token: int) -> bool:
         """Read one emitted token; true if it completes a stop string, after which comes none."""

@@ -103,6 +103,8 @@ def test_a_request_without_seed_gets_one() -> None:
         (Request((50,)), "vocabulary"),
         (Request((-1,)), "vocabulary"),
         (request(1271), "--kv-tokens"),
+        (Request((1,), SamplingParams(stop_token_ids=(50,))), "vocabulary"),
+        (Request((1,), SamplingParams(logit_bias=((50, 1.0),))), "vocabulary"),
     ],
 )
 def test_what_can_never_run_is_refused_at_once(refused: Request, word: str) -> None:

@@ -111,6 +111,8 @@ def test_a_policy_with_penalties_wants_its_history() -> None:
         ("logit_bias", ((-1, 1.0),), "logit_bias"),
         ("logit_bias", ((1, 101.0),), "logit_bias"),
         ("min_tokens", -1, "min-tokens"),
+        ("logprobs", -1, "logprobs"),
+        ("logprobs", 21, "logprobs"),
         ("min_tokens", 300, "max-tokens = 256"),
     ],
 )
