@@ -4,7 +4,8 @@ Owns the reading of sysfs, /proc/cpuinfo and the affinity mask. Takes the file s
 path, so that tests use a tree of their own.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from deskside.machine.files import ROOT, text
@@ -14,12 +15,18 @@ __all__ = ["Node", "Topology", "parse_cpu_list", "read_topology"]
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A NUMA node: its allowed CPUs, and its memory in bytes."""
+    """A NUMA node: its allowed CPUs, and its memory in bytes.
+
+    `distances` maps nodes to the kernel's distances, 10 being local. `memory_allowed` says whether
+    a cpuset lets this process take memory here.
+    """
 
     number: int
     cpus: tuple[int, ...]
     memory_total: int
     memory_free: int
+    distances: Mapping[int, int] = field(default_factory=dict)
+    memory_allowed: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +35,7 @@ class Topology:
 
     `cores` lists physical cores by their allowed CPUs, lowest first. `quota` is the CPU time a
     control group grants, in CPUs, or None. `flags` are the instruction-set flags of /proc/cpuinfo.
+    `online` are the CPUs that run, allowed or not, `offline` those that are there and do not.
     """
 
     model: str
@@ -36,6 +44,8 @@ class Topology:
     nodes: tuple[Node, ...]
     flags: frozenset[str]
     quota: float | None = None
+    online: tuple[int, ...] = ()
+    offline: tuple[int, ...] = ()
 
 
 def read_topology(root: Path = ROOT) -> Topology:
@@ -50,6 +60,8 @@ def read_topology(root: Path = ROOT) -> Topology:
         nodes=_nodes(root, cpus),
         flags=frozenset(flags.split()),
         quota=_quota(root),
+        online=_listed(root, "online") or cpus,
+        offline=_listed(root, "offline"),
     )
 
 
@@ -65,13 +77,25 @@ def parse_cpu_list(listed: str) -> tuple[int, ...]:
 
 def _allowed(root: Path) -> tuple[int, ...]:
     """Return the CPUs of the affinity mask, or all that are online."""
+    online = _listed(root, "online")
+    mask = _allowed_list(root, "Cpus_allowed_list")
+    if mask is None:
+        return online or (0,)
+    return tuple(cpu for cpu in mask if cpu in online) if online else mask
+
+
+def _listed(root: Path, kind: str) -> tuple[int, ...]:
+    """Return the CPUs that the kernel lists as online, offline or present."""
+    return parse_cpu_list(text(root / "sys/devices/system/cpu" / kind))
+
+
+def _allowed_list(root: Path, field_name: str) -> tuple[int, ...] | None:
+    """Return a list of /proc/self/status, or None where it is not there."""
     for line in text(root / "proc/self/status").splitlines():
         name, _, value = line.partition(":")
-        if name == "Cpus_allowed_list":
-            online = parse_cpu_list(text(root / "sys/devices/system/cpu/online"))
-            mask = parse_cpu_list(value)
-            return tuple(cpu for cpu in mask if cpu in online) if online else mask
-    return parse_cpu_list(text(root / "sys/devices/system/cpu/online")) or (0,)
+        if name == field_name:
+            return parse_cpu_list(value)
+    return None
 
 
 def _cores(root: Path, cpus: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
@@ -87,14 +111,26 @@ def _cores(root: Path, cpus: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
 
 
 def _nodes(root: Path, cpus: tuple[int, ...]) -> tuple[Node, ...]:
-    """Return the nodes that hold allowed CPUs or memory; one without sysfs."""
+    """Return all nodes that are online; one that holds everything without sysfs."""
     folder = root / "sys/devices/system/node"
+    numbers = parse_cpu_list(text(folder / "online"))
+    memory_nodes = _allowed_list(root, "Mems_allowed_list")
     nodes = []
-    for number in parse_cpu_list(text(folder / "online")):
-        members = parse_cpu_list(text(folder / f"node{number}/cpulist"))
-        memory = _node_memory(text(folder / f"node{number}/meminfo"))
-        allowed = tuple(cpu for cpu in members if cpu in cpus)
-        nodes.append(Node(number, allowed, memory.get("MemTotal", 0), memory.get("MemFree", 0)))
+    for number in numbers:
+        place = folder / f"node{number}"
+        members = parse_cpu_list(text(place / "cpulist"))
+        memory = _node_memory(text(place / "meminfo"))
+        distances = [int(word) for word in text(place / "distance").split() if word.isdigit()]
+        nodes.append(
+            Node(
+                number,
+                tuple(cpu for cpu in members if cpu in cpus),
+                memory.get("MemTotal", 0),
+                memory.get("MemFree", 0),
+                dict(zip(numbers, distances, strict=False)),
+                memory_nodes is None or number in memory_nodes,
+            )
+        )
     return tuple(nodes) or (Node(0, cpus, 0, 0),)
 
 
