@@ -170,6 +170,35 @@ void hadamard(Address x, int rows, int width, float scale, Address out) {
     kernels().hadamard({at<Floats>(x), rows, width, scale, at<float>(out)});
 }
 
+std::vector<int> set_crew(const std::vector<pool::Cpus>& workers, bool caller_works, bool spin) {
+    return pool::set_crew({workers, caller_works, spin});
+}
+
+void touch(Address memory, std::size_t bytes) { pool::touch(at<unsigned char>(memory), bytes); }
+
+void bind_pool(nb::module_& module) {
+    const auto free = nb::call_guard<nb::gil_scoped_release>();
+    nb::object lost_type = nb::module_::import_("deskside.errors").attr("LostWorkerError");
+    // A worker that is lost reaches Python as the package's own error.
+    nb::register_exception_translator(
+        [](const std::exception_ptr& thrown, void* type) {
+            try {
+                std::rethrow_exception(thrown);
+            } catch (const pool::WorkerLost& lost) {
+                PyErr_SetString(static_cast<PyObject*>(type), lost.what());
+            }
+        },
+        lost_type.release().ptr());
+    module.def("set_threads", pool::set_threads, free,
+               "Threads that share a kernel, with the caller.");
+    module.def("set_crew", set_crew, free, "CPUs of each worker, whether the caller works, spin.");
+    module.def("threads", pool::threads, free);
+    module.def("touch", touch, free);
+    module.def("scratch_growths", pool::scratch_growths);
+    module.def("set_patience", pool::set_patience, "For tests.");
+    module.def("set_fault", pool::set_fault, free, "For tests.");
+}
+
 std::uint64_t read_bytes(Address bytes, std::ptrdiff_t count) {
     std::uint64_t sum = 0;
     kernels().read({at<Bytes>(bytes), count, &sum});
@@ -189,9 +218,7 @@ NB_MODULE(_native, module) {
         "force_tier", use_tier,
         "Use one of tiers(), false where it is none; the bits of every result stay the same.");
     module.def("release_tier", release_tier, "Use the widest tier again.");
-    module.def("set_threads", pool::set_threads, free,
-               "Threads that share a kernel, with the caller.");
-    module.def("threads", pool::threads);
+    bind_pool(module);
     module.def("linear", linear, free);
     module.def("moe", moe, free);
     module.def("expert_sums", expert_sums, free);

@@ -5,17 +5,40 @@
 #pragma once
 
 #include <cstddef>
+#include <stdexcept>
+#include <string>
+#include <vector>
 
 namespace deskside::pool {
 
 using Body = void (*)(void* context, int block);
+using Cpus = std::vector<int>;
 
-// Workers including the caller. Joins the old ones first; 1 leaves no thread behind.
+// A worker died or does not move: what it was doing is lost, and every further loop refuses to run
+// until the workers are set again. One that hangs may still wake up and write where its last block
+// goes, so the process should end.
+struct WorkerLost : std::runtime_error {
+    using std::runtime_error::runtime_error;
+};
+
+// Who works: the CPUs of each worker (none: wherever the system likes), whether the calling thread
+// takes blocks too, and whether a thread that waits may keep its core for a moment.
+struct Crew {
+    std::vector<Cpus> workers;
+    bool caller_works = true;
+    bool spin = true;
+};
+
+// Sends the old workers home first. Returns the numbers, from 1, of workers that could not be tied
+// to their CPUs.
+std::vector<int> set_crew(const Crew& crew);
+
+// The same for count - 1 workers anywhere beside the caller; 1 leaves no thread behind.
 void set_threads(int count);
-int threads();
+int threads();  // that take blocks
 
-// Runs body(context, b) for every b in [0, blocks), on the caller and on idle workers. A second
-// caller at the same time, or a body that calls run, works alone on its own thread.
+// Runs body(context, b) for every b in [0, blocks). A second caller at the same time, or a body
+// that calls run, works alone on its own thread. What a body throws is thrown here.
 void run(int blocks, Body body, void* context);
 
 // Like run, for a lambda. `worth` is the work in all, in multiply-adds: small loops stay here.
@@ -35,5 +58,15 @@ void loop(int blocks, double worth, const Function& function) {
 // time.
 enum class Slot { kStrip, kTile, kRows, kCall, kCount };
 void* scratch(Slot slot, std::size_t bytes);
+long scratch_growths();  // how often any thread's scratch had to grow
+
+// Writes one byte of every page with all threads, so that each page lies on the node of the thread
+// that will share in reading it. The memory must be new.
+void touch(unsigned char* memory, std::size_t bytes);
+
+// For tests. How long nothing may move, in seconds, and a fault that a worker meets at its next
+// block: "throw", "leave" (unwinds), "vanish" (does not), "hang" (until another fault is set).
+void set_patience(double seconds);
+void set_fault(int worker, const std::string& fault);
 
 }  // namespace deskside::pool

@@ -7,6 +7,7 @@ needs them, so that `--help` answers at once.
 
 import io
 import json as jsonlib
+import logging
 import os
 import signal
 import sys
@@ -86,10 +87,13 @@ class Services(Protocol):
 class _Package:
     """The package itself, imported when it is called."""
 
-    def open(self, model: str, options: EngineOptions) -> "AbstractContextManager[LLM]":
+    @contextmanager
+    def open(self, model: str, options: EngineOptions) -> "Iterator[LLM]":
         from deskside.llm import LLM
+        from deskside.machine.binding import bound
 
-        return LLM.open(model, options)
+        with LLM.open(model, options) as llm, bound(llm.placement.ranks[0].coordinator):
+            yield llm  # this thread is the coordinator
 
     def plan(self, model: str, options: EngineOptions) -> "Plan":
         from deskside.runtime.preview import preview
@@ -107,6 +111,7 @@ def main(arguments: Sequence[str] | None = None, services: Services | None = Non
     try:
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(encoding="utf-8")  # text is UTF-8 in every locale
+        logging.basicConfig(format="deskside: warning: %(message)s", level=logging.WARNING)
         with _terminable():
             code = _dispatch(words, _Package() if services is None else services)
             sys.stdout.flush()

@@ -37,6 +37,7 @@ Auto: TypeAlias = Literal["auto"]
 KvFormat: TypeAlias = Literal["fp8", "float32"]
 Kernels: TypeAlias = Literal["native", "plain"]
 Numerics: TypeAlias = Literal["fast", "exact"]
+Switch: TypeAlias = Literal["on", "off"]
 Speculation: TypeAlias = Literal["auto", "off"]
 WidthRule: TypeAlias = Literal["stop", "expect", "argmax", "biased-argmax"]
 Values: TypeAlias = Mapping[str, str | list[str]]
@@ -69,7 +70,11 @@ class EngineOptions:
     """How a checkpoint is loaded and run."""
 
     threads: int | Auto = field(
-        default="auto", metadata=_doc("Compute threads; auto takes the allowed cores.")
+        default="auto",
+        metadata=_doc(
+            "Compute threads of a rank; auto takes its cores, less one for the coordinator and a "
+            "few for the system where there are enough."
+        ),
     )
     kv_tokens: int | Auto = field(
         default="auto",
@@ -111,6 +116,9 @@ class EngineOptions:
             "widest that the processor has."
         ),
     )
+    bind: Switch = field(
+        default="on", metadata=_doc("Tie each compute thread to a core of its own.")
+    )
 
     speculation: int | Speculation = field(
         default="auto",
@@ -144,6 +152,7 @@ class EngineOptions:
         """Refuse values that no machine could obey, naming the option."""
         _check_choice("kv_format", self.kv_format, get_args(KvFormat))
         _check_choice("numerics", self.numerics, get_args(Numerics))
+        _check_choice("bind", self.bind, get_args(Switch))
         _check_choice("kernels", self.kernels, get_args(Kernels))
         _check_choice("width_rule", self.width_rule, get_args(WidthRule))
         self._check_speculation()

@@ -12,6 +12,7 @@ __all__ = [
     "DesksideError",
     "InputError",
     "LostRankError",
+    "LostWorkerError",
     "ProfileError",
 ]
 
@@ -47,5 +48,11 @@ class CapacityError(DesksideError):
 
 class LostRankError(DesksideError):
     """A rank died, hung or decided otherwise than its leader."""
+
+    exit_code: ClassVar[int] = 4
+
+
+class LostWorkerError(DesksideError):
+    """A thread of the worker pool died or does not move; the process should end."""
 
     exit_code: ClassVar[int] = 4

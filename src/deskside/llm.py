@@ -24,6 +24,7 @@ from deskside.core import (
     TokenLogprob,
 )
 from deskside.errors import DesksideError
+from deskside.machine.placement import Placement
 from deskside.planning.plan import Plan
 from deskside.runtime.build import Runtime, build
 from deskside.text.stops import TextStream
@@ -94,6 +95,11 @@ class LLM:
     def plan(self) -> Plan:
         """The plan that was obeyed."""
         return self._runtime.plan
+
+    @property
+    def placement(self) -> Placement:
+        """Who computes where. The calling thread was left as it was."""
+        return self._runtime.placement
 
     @property
     def state_bytes(self) -> int:

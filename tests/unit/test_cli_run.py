@@ -1,6 +1,7 @@
 """`deskside run`, whole: a random miniature from disk to text on the terminal."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -134,3 +135,13 @@ def test_the_tier_in_use_is_logged(folder: Path, caplog: pytest.LogCaptureFixtur
     with caplog.at_level("INFO", logger="deskside"):
         assert run(folder, "--tier", "portable", "def f(n):") == 0
     assert "compiled kernels, portable tier (forced; available: " in caplog.text
+
+
+def test_more_threads_than_cpus_are_refused(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    have = len(os.sched_getaffinity(0))
+    assert run(folder, "--threads", str(have + 1), "def f(n):") == 2
+    error = capsys.readouterr().err
+    assert f"--threads {have + 1}: rank 0 may use {have} CPU" in error
+    assert f"use --threads {have} or auto" in error

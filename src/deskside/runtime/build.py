@@ -5,9 +5,8 @@ together. Nothing changes configuration afterwards.
 """
 
 import logging
-import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -20,8 +19,10 @@ from deskside.engine.inputs import BatchBuilder
 from deskside.engine.speculation import Speculation, TargetOnly
 from deskside.errors import InputError
 from deskside.kernels import native, rows
+from deskside.kernels.pool import set_workers
 from deskside.kernels.tiers import force_tier, tiers
 from deskside.layout.folder import resolve
+from deskside.machine.placement import Placement, RankPlace, place
 from deskside.model.flash import Flash
 from deskside.model.weights import assemble
 from deskside.ops.linear import Weight
@@ -47,6 +48,7 @@ class Runtime:
     """A loaded model with its scheduler and engine, and the plan it obeys."""
 
     plan: Plan
+    placement: Placement
     tokenizer: Tokenizer
     scheduler: Scheduler
     engine: Engine
@@ -69,10 +71,11 @@ def build(model: str, options: EngineOptions, progress: Progress | None = None) 
     checkpoint = Checkpoint.open(resolve(model))
     plan = plan_folder(model, options)
     plan.require_fit()
+    placement = _placed(plan, options)
     tokenizer = Tokenizer.open(checkpoint.folder)
     tokenizer.check(plan.spec, str(checkpoint.folder / "tokenizer.json"))
     drafting = drafts(plan, options)
-    ops = _operations(options)
+    ops = _operations(options, placement.ranks[0])
     weights = _load(checkpoint, drafting, progress)
     body = rows.compiled if options.kernels == "native" else None
     state = KvState.allocate(
@@ -91,6 +94,7 @@ def build(model: str, options: EngineOptions, progress: Progress | None = None) 
         speculation = measured(speculator, target, state, owners, builder) if auto else speculator
     return Runtime(
         plan=plan,
+        placement=placement,
         tokenizer=tokenizer,
         scheduler=_scheduler(plan, greedy_only(options) and drafting),
         engine=Engine(target, state, owners, builder, _stop_rules(plan, tokenizer), speculation),
@@ -98,13 +102,24 @@ def build(model: str, options: EngineOptions, progress: Progress | None = None) 
     )
 
 
-def _operations(options: EngineOptions) -> OpSet:
+def _placed(plan: Plan, options: EngineOptions) -> Placement:
+    """Divide the machine as the plan found it, before anything was bound."""
+    threads = None if options.threads == "auto" else options.threads
+    placement = place(plan.machine.topology, plan.options.tensor_parallel, threads=threads)
+    for warning in placement.warnings:
+        LOG.warning("%s", warning)
+    if options.bind == "off":
+        return replace(placement, ranks=tuple(rank.loose() for rank in placement.ranks))
+    return placement
+
+
+def _operations(options: EngineOptions, own: RankPlace) -> OpSet:
     """Choose bodies and give the threads to those that do the work.
 
     Beside compiled kernels torch gets one thread: the workers of two pools would wait for each
     other's cores, and what is left to torch is too small to share.
     """
-    threads = len(os.sched_getaffinity(0)) if options.threads == "auto" else options.threads
+    threads = own.threads
     if options.kernels == "plain":
         if options.tier != "auto":
             raise InputError(
@@ -115,7 +130,8 @@ def _operations(options: EngineOptions) -> OpSet:
         return OpSet()
     torch.set_num_threads(1)
     force_tier(options.tier)
-    native.set_threads(threads)
+    for warning in set_workers(own):
+        LOG.warning("%s", warning)
     found = tiers()
     LOG.info(
         "compiled kernels, %s tier (%s; available: %s), %d threads",
