@@ -24,6 +24,7 @@ from deskside.engine.inputs import BatchBuilder
 from deskside.engine.live import Live
 from deskside.engine.speculation import Speculation
 from deskside.engine.verify import Answer, Proposal, Question, judge
+from deskside.errors import LostRankError, LostWorkerError
 from deskside.model.flash import Flash
 from deskside.speculate.policy import Policy
 from deskside.speculate.stop import StopRule
@@ -81,7 +82,11 @@ class Engine:
         self._live: dict[SequenceId, Live] = {}
 
     def step(self, plan: StepPlan) -> StepOutput:
-        """Run one step. A fault costs the request whose rows raise it, and no other."""
+        """Run one step. A fault costs the request whose rows raise it, and no other.
+
+        Raises:
+            LostRankError, LostWorkerError: what computes is damaged.
+        """
         for sequence in plan.aborts:
             self.release(sequence)
         for admission in plan.admissions:
@@ -94,6 +99,8 @@ class Engine:
         """Run spans together or, where that raises, each alone."""
         try:
             done = self._run(spans)
+        except (LostRankError, LostWorkerError):
+            raise  # no request's fault: the process should end
         except Exception as fault:  # whatever a library raises; nothing was committed
             if len(spans) == 1:
                 return [self._lose(spans[0], fault)]
