@@ -111,6 +111,55 @@ def test_the_start_is_read_from_the_prompt(
     assert prompt.start.stop_after == (E if inside else "")
 
 
+def by_the_rules(messages: list[Message], options: ChatOptions) -> str:
+    """State the published rules message by message; the last one is a user's."""
+    thinking, drop = options.thinking, not options.keep_reasoning
+    turns: list[Message] = []
+    for message in messages:
+        if turns and message.role is turns[-1].role is Role.USER:
+            turns[-1] = user(f"{turns[-1].content}\n\n{message.content}")
+        else:
+            turns.append(message)
+    last = max(n for n, turn in enumerate(turns) if turn.role is Role.USER)
+    text = BOS + (EFFORTS[options.effort or "low"] if thinking else "")
+    for n, turn in enumerate(turns):
+        if turn.role is Role.SYSTEM:
+            text += turn.content
+        elif turn.role is Role.USER:
+            text += U + turn.content
+        else:
+            shown = f"{turn.reasoning}{E}" if thinking and (not drop or n > last) else ""
+            text += shown + turn.content + EOS
+        if turn.role is Role.USER and (n + 1 == len(turns) or turns[n + 1].role is Role.ASSISTANT):
+            text += A + (T if thinking and (not drop or n >= last) else E)
+    return text
+
+
+WORDS = st.text("ab \n<é", max_size=4)
+TURNS = st.one_of(
+    st.builds(system, WORDS), st.builds(user, WORDS), st.builds(assistant, WORDS, WORDS)
+)
+
+
+@given(
+    turns=st.lists(TURNS, max_size=7),
+    last=WORDS,
+    options=st.builds(
+        ChatOptions, st.booleans(), st.sampled_from([None, "high", "max"]), st.booleans()
+    ),
+)
+def test_any_conversation_follows_the_rules(
+    encoder: ChatEncoder,
+    tokenizer: Tokenizer,
+    turns: list[Message],
+    last: str,
+    options: ChatOptions,
+) -> None:
+    prompt = encoder.render([*turns, user(last)], options)
+    assert prompt.text == by_the_rules([*turns, user(last)], options)
+    assert prompt.ids == tokenizer.encode(prompt.text)
+
+
 ANY = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 SPELLED = st.lists(
     st.one_of(
