@@ -56,11 +56,11 @@ class SamplingParams:
     `temperature` 0 is greedy; `top_k` 0, `top_p` 1 and `min_p` 0 leave the distribution whole,
     penalties of 0 and a `repetition_penalty` of 1 leave the logits alone. `logit_bias` holds pairs
     of a token and what is added to its logit. Before `min_tokens` tokens no end or stop token is
-    drawn. `speculate.policy` states the formulas. With `stop_after` stop strings count only behind
-    that text, such as the end of reasoning. `logprobs` asks for the log probability of every
-    emitted token and for that many of the likeliest tokens beside it; they are the model's own, at
-    temperature 1 and before any other option. A `seed` of None is replaced by a random one at
-    submission, which is returned with the result.
+    drawn, and no stop string ends the text. With `stop_after` stop strings count only behind that
+    text, such as the end of reasoning. `speculate.policy` states the formulas. `logprobs` asks for
+    the log probability of every emitted token and for that many of the likeliest tokens beside it;
+    they are the model's own, at temperature 1 and before any other option. A `seed` of None is
+    replaced by a random one at submission, which is returned with the result.
     """
 
     temperature: float = 1.0

@@ -163,7 +163,7 @@ class LLM:
             prompt = tokenizer.prompt(prompt)
         request = Request(tuple(prompt), params)
         sequence, seed = self._runtime.scheduler.submit(request)
-        text = TextStream(tokenizer.text_bytes, params.stop, params.stop_after)
+        text = TextStream(tokenizer.text_bytes, params.stop, params.stop_after, params.min_tokens)
         return sequence, _Progress(len(request.prompt), seed, text)
 
     def _step(self) -> Mapping[SequenceId, Emission]:

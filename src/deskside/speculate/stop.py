@@ -31,7 +31,7 @@ class StopRule:
         self._scanner: StopScanner | None = None
         if params.stop:
             assert bytes_of is not None
-            self._scanner = StopScanner(bytes_of, params.stop, params.stop_after)
+            self._scanner = StopScanner(bytes_of, params.stop, params.stop_after, params.min_tokens)
 
     @property
     def left(self) -> int:

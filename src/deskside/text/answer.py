@@ -19,13 +19,17 @@ class AnswerStream:
 
     __slots__ = ("_counter", "_splitter", "_text")
 
-    def __init__(self, bytes_of: TokenBytes, start: Channel, stops: Sequence[str] = ()) -> None:
-        """Read on from where the prompt ends; stops count in the content alone.
+    def __init__(
+        self, bytes_of: TokenBytes, start: Channel, stops: Sequence[str] = (), least: int = 0
+    ) -> None:
+        """Read on from where the prompt ends.
+
+        Stops count in the content alone, and the first `least` tokens complete none.
 
         Raises:
             InputError: a stop string is not valid UTF-8.
         """
-        self._text = TextStream(bytes_of, stops, start.stop_after)
+        self._text = TextStream(bytes_of, stops, start.stop_after, least)
         self._splitter = ReasoningSplitter(start)
         self._counter = ReasoningCounter(bytes_of, start)
 

@@ -2,8 +2,9 @@
 
 Owns the rule: a stop string matches its UTF-8 bytes in the bytes of the generated tokens; the match
 that is complete first wins, the longest of those that are complete together; the text is cut
-before it. Stops may count only behind another text, such as the end of reasoning. The rule reads
-bytes, so it does not depend on how the text is cut into tokens or feeds.
+before it. Stops may count only behind another text, such as the end of reasoning, and none that the
+first tokens complete while a least number is asked for. The rule reads bytes, so it does not depend
+on how the text is cut into feeds.
 One automaton serves the engine (which token completes a stop) and the client's stream (which text
 may be shown), so the two cannot disagree.
 """
@@ -52,12 +53,12 @@ class _Automaton:
         """Bytes at the end of what was read that may still become a stop string."""
         return self._depths[self._state]
 
-    def scan(self, piece: bytes) -> _Match | None:
-        """Read on to the end of `piece`, or to the end of the first complete stop string."""
+    def scan(self, piece: bytes, counts: bool = True) -> _Match | None:
+        """Read on to the end of `piece`, or to the end of the first stop string that counts."""
         for place, byte in enumerate(piece, start=1):
             self._state = self._step(self._state, byte)
             length = self._matches[self._state]
-            if length:
+            if length and counts:
                 return _Match(place, length)
         return None
 
@@ -90,15 +91,16 @@ class _Automaton:
 
 
 class _Watch:
-    """The stop strings of one text, and the text behind which they begin to count."""
+    """The stop strings of one text, and from where they count: a text, and a number of tokens."""
 
-    __slots__ = ("_before", "_stops")
+    __slots__ = ("_before", "_stops", "_waits")
 
-    def __init__(self, stops: Sequence[str], after: str) -> None:
+    def __init__(self, stops: Sequence[str], after: str, least: int) -> None:
         self._stops = _Automaton(
             [utf8.to_bytes(stop, f"stop string {i}") for i, stop in enumerate(stops, start=1)]
         )
         self._before = _Automaton([after.encode()]) if after else None
+        self._waits = least
 
     def fork(self) -> "_Watch":
         """Return a watch that reads on from here by itself."""
@@ -111,7 +113,14 @@ class _Watch:
         """Bytes at the end of what was read that may still become a stop string."""
         return self._stops.held
 
-    def free(self, piece: bytes) -> int:
+    def read(self, piece: bytes) -> _Match | None:
+        """Read the bytes of the next token, or those up to the end of the stop in it."""
+        free = self._free(piece)
+        match = self._stops.scan(piece[free:], counts=not self._waits)
+        self._waits = max(0, self._waits - 1)
+        return None if match is None else _Match(free + match.end, match.length)
+
+    def _free(self, piece: bytes) -> int:
         """Return how many bytes at the beginning of `piece` no stop can touch."""
         if self._before is None:
             return 0
@@ -121,25 +130,24 @@ class _Watch:
         self._before = None
         return match.end
 
-    def scan(self, piece: bytes) -> _Match | None:
-        """Read on behind what is free."""
-        return self._stops.scan(piece)
-
 
 class StopScanner:
     """Tells the engine which generated token completes a stop string; one for each sequence."""
 
     __slots__ = ("_bytes_of", "_stopped", "_watch")
 
-    def __init__(self, bytes_of: TokenBytes, stops: Sequence[str], after: str = "") -> None:
+    def __init__(
+        self, bytes_of: TokenBytes, stops: Sequence[str], after: str = "", least: int = 0
+    ) -> None:
         """Watch for `stops` in what `bytes_of` (`Tokenizer.text_bytes`) makes of the tokens.
 
-        With `after` they count only behind the first place where that text ends.
+        They count behind the first place where `after` ends, and the first `least` tokens
+        complete none.
 
         Raises:
             InputError: a stop string is not valid UTF-8.
         """
-        self._watch = _Watch(stops, after)
+        self._watch = _Watch(stops, after, least)
         self._bytes_of = bytes_of
         self._stopped = False
 
@@ -152,8 +160,7 @@ class StopScanner:
     def feed(self, token: int) -> bool:
         """Read one emitted token; true if it completes a stop string, after which comes none."""
         assert not self._stopped, "a token after the stop"
-        piece = self._bytes_of(token)
-        self._stopped = self._watch.scan(piece[self._watch.free(piece) :]) is not None
+        self._stopped = self._watch.read(self._bytes_of(token)) is not None
         return self._stopped
 
 
@@ -162,15 +169,18 @@ class TextStream:
 
     __slots__ = ("_bytes_of", "_detokenizer", "_held", "_stopped", "_watch")
 
-    def __init__(self, bytes_of: TokenBytes, stops: Sequence[str] = (), after: str = "") -> None:
+    def __init__(
+        self, bytes_of: TokenBytes, stops: Sequence[str] = (), after: str = "", least: int = 0
+    ) -> None:
         """Show what `bytes_of` (`Tokenizer.text_bytes`) makes of the tokens, up to a stop.
 
-        With `after` stops count only behind the first place where that text ends.
+        Stops count behind the first place where `after` ends, and the first `least` tokens
+        complete none.
 
         Raises:
             InputError: a stop string is not valid UTF-8.
         """
-        self._watch = _Watch(stops, after)
+        self._watch = _Watch(stops, after, least)
         self._bytes_of = bytes_of
         self._detokenizer = Detokenizer(bytes_of)
         self._held = bytearray()
@@ -194,13 +204,12 @@ class TextStream:
         if self._stopped:
             return ""
         piece = self._bytes_of(token)
-        free = self._watch.free(piece)
-        match = self._watch.scan(piece[free:])
+        match = self._watch.read(piece)
         self._held += piece
         if match is None:
             return self._show(len(self._held) - self._watch.held)
         self._stopped = True
-        text = self._show(len(self._held) - len(piece) + free + match.end - match.length)
+        text = self._show(len(self._held) - len(piece) + match.end - match.length)
         self._held.clear()
         return text
 

@@ -55,15 +55,16 @@ def test_stop_string_across_steps() -> None:
     sizes=st.lists(st.integers(1, 6), max_size=20),
     stops=st.lists(st.text("abcde", min_size=1, max_size=4), max_size=2),
     after=st.sampled_from(["", "a", "cb"]),
-    limit=st.integers(1, 20),
+    least=st.integers(0, 6),
+    limit=st.integers(6, 20),
 )
 def test_blocks_of_any_size_end_at_the_same_token(
-    tokens: list[int], sizes: list[int], stops: list[str], after: str, limit: int
+    tokens: list[int], sizes: list[int], stops: list[str], after: str, least: int, limit: int
 ) -> None:
     """What a step emits never reaches over the token that completes a stop, or over the limit."""
 
     def emitted(sizes: list[int]) -> tuple[list[int], FinishReason | None]:
-        stop = rule(stop=tuple(stops), stop_after=after, stop_token_ids=(3,), max_tokens=limit)
+        stop = rule(stop=tuple(stops), stop_after=after, min_tokens=least, max_tokens=limit)
         found: list[int] = []
         place = 0
         for size in [*sizes, *[1] * len(tokens)]:
@@ -75,10 +76,11 @@ def test_blocks_of_any_size_end_at_the_same_token(
         return found, None
 
     text = "".join("abcde"[token] for token in tokens)
-    ends = [n for n in range(1, len(text) + 1) if tokens[n - 1] == 3]
+    ends = []
     if after in text:
         begin = text.index(after) + len(after)
-        ends += [n for n in range(begin, len(text) + 1) if text[begin:n].endswith(tuple(stops))]
+        ends = [n for n in range(begin, len(text) + 1) if text[begin:n].endswith(tuple(stops))]
+        ends = [n for n in ends if n > least]
     end = min(ends, default=len(tokens) + 1)
     want = tokens[: min(end, limit)]
     reason = FinishReason.STOP if end <= min(limit, len(tokens)) else None

@@ -136,6 +136,13 @@ def test_a_character_that_is_not_whole_waits(character: str) -> None:
     assert text == (data[:1] + b" x").decode("utf-8", errors="replace")
 
 
+def test_stops_wait_for_the_least_number_of_tokens() -> None:
+    tokens = [b"a", b".", b"b.", b"c", b"."]
+    stream = AnswerStream(tokens.__getitem__, Channel.CONTENT, ["."], 3)
+    pieces = stream.feed(range(5)) + stream.finish()
+    assert "".join(piece for _, piece in pieces) == "a.b.c"
+
+
 def test_a_thought_that_ends_counts_its_end() -> None:
     tokens = [b"so", b"</", b"think>", b"yes", b"."]
     stream = AnswerStream(tokens.__getitem__, Channel.REASONING, ["."])

@@ -21,8 +21,15 @@ PIECES = st.lists(
 AFTER = st.sampled_from(["", "a", "ba", "éa", "🙂"])
 
 
-def first_match(data: bytes, stops: list[str], after: str) -> tuple[int, int] | None:
+LEAST = st.integers(0, 4)
+
+
+def first_match(
+    pieces: list[bytes], stops: list[str], after: str, least: int
+) -> tuple[int, int] | None:
     """Return (start, end) of the match that ends first, the longest of those."""
+    data = b"".join(pieces)
+    early = len(b"".join(pieces[:least]))
     if after.encode() not in data:
         return None
     begin = data.index(after.encode()) + len(after.encode())
@@ -30,7 +37,7 @@ def first_match(data: bytes, stops: list[str], after: str) -> tuple[int, int] | 
         (end, end - len(stop.encode()))
         for stop in stops
         for end in range(begin, len(data) + 1)
-        if data[begin:end].endswith(stop.encode())
+        if end > early and data[begin:end].endswith(stop.encode())
     ]
     if not found:
         return None
@@ -38,14 +45,14 @@ def first_match(data: bytes, stops: list[str], after: str) -> tuple[int, int] | 
     return start, end
 
 
-@given(pieces=PIECES, stops=STOPS, after=AFTER)
+@given(pieces=PIECES, stops=STOPS, after=AFTER, least=LEAST)
 def test_stream_shows_what_precedes_the_first_match(
-    pieces: list[bytes], stops: list[str], after: str
+    pieces: list[bytes], stops: list[str], after: str, least: int
 ) -> None:
     data = b"".join(pieces)
-    match = first_match(data, stops, after)
+    match = first_match(pieces, stops, after, least)
     want = (data if match is None else data[: match[0]]).decode("utf-8", errors="replace")
-    stream = TextStream(pieces.__getitem__, stops, after)
+    stream = TextStream(pieces.__getitem__, stops, after, least)
     shown = ""
     for place in range(len(pieces)):
         shown += stream.feed([place])
@@ -63,12 +70,12 @@ def test_one_feed_equals_many(pieces: list[bytes], stops: list[str]) -> None:
     assert whole == "".join(many.feed([place]) for place in range(len(pieces)))
 
 
-@given(pieces=PIECES, stops=STOPS, after=AFTER)
+@given(pieces=PIECES, stops=STOPS, after=AFTER, least=LEAST)
 def test_scanner_names_the_token_that_completes_the_stop(
-    pieces: list[bytes], stops: list[str], after: str
+    pieces: list[bytes], stops: list[str], after: str, least: int
 ) -> None:
-    match = first_match(b"".join(pieces), stops, after)
-    scanner = StopScanner(pieces.__getitem__, stops, after)
+    match = first_match(pieces, stops, after, least)
+    scanner = StopScanner(pieces.__getitem__, stops, after, least)
     seen = 0
     for place, piece in enumerate(pieces):
         seen += len(piece)
@@ -78,18 +85,18 @@ def test_scanner_names_the_token_that_completes_the_stop(
             break
 
 
-@given(pieces=PIECES, stops=STOPS, after=AFTER)
+@given(pieces=PIECES, stops=STOPS, after=AFTER, least=LEAST)
 def test_tokens_trimmed_by_the_engine_give_the_clients_text(
-    pieces: list[bytes], stops: list[str], after: str
+    pieces: list[bytes], stops: list[str], after: str, least: int
 ) -> None:
-    scanner = StopScanner(pieces.__getitem__, stops, after)
+    scanner = StopScanner(pieces.__getitem__, stops, after, least)
     emitted = []
     for place in range(len(pieces)):
         emitted.append(place)
         if scanner.feed(place):
             break
-    trimmed = TextStream(pieces.__getitem__, stops, after)
-    free = TextStream(pieces.__getitem__, stops, after)
+    trimmed = TextStream(pieces.__getitem__, stops, after, least)
+    free = TextStream(pieces.__getitem__, stops, after, least)
     text = trimmed.feed(emitted) + trimmed.finish()
     assert text == free.feed(range(len(pieces))) + free.finish()
 
