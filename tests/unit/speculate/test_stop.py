@@ -68,7 +68,7 @@ def test_blocks_of_any_size_end_at_the_same_token(
         found: list[int] = []
         place = 0
         for size in [*sizes, *[1] * len(tokens)]:
-            kept, reason = stop.take(tokens[place : place + size])
+            kept, reason = taken(stop, tokens[place : place + size])
             found += kept
             place += size
             if reason is not None:
