@@ -35,6 +35,7 @@ from deskside.config import (
 )
 from deskside.errors import DesksideError, InputError
 from deskside.report.help import HelpPage
+from deskside.report.logs import show_logs
 from deskside.report.terminal import as_json, rates_of, show
 from deskside.text import utf8
 from deskside.text.source import STDIN, read_prompt
@@ -235,6 +236,7 @@ class _Commands:
             raise InputError("--quiet and --json exclude each other: give one of them")
         if stdin and file is not None:
             raise InputError("the prompt is given twice: use one of argument, --file and -")
+        show_logs(verbose=process.verbose, debug=process.debug)
         text = read_prompt(prompt, STDIN if stdin else file, sys.stdin.buffer)
         params, out = sampling.params(), sys.stdout
         for stop in params.stop:

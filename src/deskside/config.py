@@ -134,6 +134,12 @@ class EngineOptions:
             "would bias; biased-argmax takes them."
         ),
     )
+    measure_costs: bool = field(
+        default=False,
+        metadata=_doc(
+            "Measure again what drafts and forwards cost; else the first start's numbers are used."
+        ),
+    )
     fallback: bool = field(
         default=True, metadata=_doc("Pause drafting for requests whose proposals fail.")
     )
@@ -225,6 +231,9 @@ class ProcessOptions:
         default=None, metadata=_doc("TOML file with options, such as: kv-tokens = 8192")
     )
     debug: bool = field(default=False, metadata=_doc("Show the traceback of an internal fault."))
+    verbose: bool = field(
+        default=False, metadata=_doc("Show what is chosen, measured and paused on the way.")
+    )
 
 
 FILE_RECORDS = (ModelOptions, EngineOptions, SamplingOptions)

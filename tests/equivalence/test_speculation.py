@@ -10,6 +10,8 @@ from deskside.core import FinishReason, SamplingParams
 from deskside.engine.speculation import Speculator
 from deskside.errors import InputError
 from deskside.llm import LLM, Result
+from deskside.runtime.speculate import STORED_COSTS
+from deskside.speculate.costs import MEASURED_ROWS
 from tests.equivalence.test_engine import VOCAB, alone, opened, params, same, write_tokenizer
 from tests.miniature import write_miniature
 from tests.scripted import Scripted, scripted
@@ -121,16 +123,54 @@ def test_a_width_that_cannot_be_is_refused(folder: Path) -> None:
         LLM.open("deskside-mini", EngineOptions(speculation=1))
 
 
+@pytest.fixture
+def _no_profile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
+def speculator(llm: LLM) -> Speculator:
+    found = llm._runtime.engine._speculation
+    assert isinstance(found, Speculator)
+    return found
+
+
+@pytest.mark.usefixtures("_no_profile")
 def test_costs_are_measured_without_a_trace(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", logger="deskside.speculation"):
         llm = opened(folder)
+    assert "measured costs: draft " in caplog.text
     assert "forward by rows in ms: 1: " in caplog.text
     owners = llm._runtime.engine._owners
     assert (owners.pages.free, owners.rings.free) == (4096 // 128, 4)
-    speculator = llm._runtime.engine._speculation
-    assert isinstance(speculator, Speculator)
-    assert speculator.costs != speculator.stored
-    assert not speculator._records
+    assert speculator(llm).costs == speculator(llm).stored != STORED_COSTS
+    assert speculator(llm).costs.rows == MEASURED_ROWS
+    assert not speculator(llm)._records
+
+
+@pytest.mark.usefixtures("_no_profile")
+def test_costs_are_kept_for_later_starts(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    first = speculator(opened(folder)).costs
+    with caplog.at_level("INFO", logger="deskside.speculation"):
+        second = speculator(opened(folder))
+    assert (second.costs, second.stored) == (first, first)
+    assert f"costs of an earlier start: {first.curve()}" in caplog.text
+    again = speculator(opened(folder, measure_costs=True))
+    assert again.stored == again.costs != first
+    assert speculator(opened(folder)).costs == again.costs
+    assert speculator(opened(folder, kv_format="float32")).costs != again.costs
+
+
+def test_where_costs_cannot_be_kept_a_seed_has_built_in_ones(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    found = speculator(opened(folder))
+    assert found.stored == STORED_COSTS != found.costs
+    assert "requests with a seed count with built-in costs" in caplog.text
 
 
 def test_requests_without_a_seed_share_a_budget(folder: Path, greedy: Result) -> None:

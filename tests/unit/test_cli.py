@@ -2,6 +2,7 @@
 
 import io
 import json
+import logging
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -358,3 +359,24 @@ def test_stop_strings_arrive_as_they_are(
 def test_prompts_arrive_as_they_are(fake: FakeModel, prompt: str) -> None:
     assert call(fake, "run", "--", prompt) == 0
     assert fake.asked["prompt"] == prompt
+
+
+@pytest.mark.parametrize(
+    ("flags", "shown"),
+    [
+        ([], []),
+        (["--debug"], ["deskside: a fault"]),
+        (["--verbose"], ["deskside: a choice", "deskside: a fault"]),
+    ],
+)
+def test_the_log_is_shown_where_it_is_wanted(
+    flags: list[str], shown: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Logging(FakeModel):
+        def stream(self, prompt: str, params: SamplingParams) -> Iterator[Any]:
+            logging.getLogger("deskside.engine").info("a choice")
+            logging.getLogger("deskside.engine").error("a fault")
+            return super().stream(prompt, params)
+
+    assert main(["run", "p", "--quiet", *flags], Loaded(Logging())) == 0
+    assert capsys.readouterr().err.splitlines() == shown

@@ -7,12 +7,13 @@ together. Nothing changes configuration afterwards.
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 
 from deskside.checkpoint.index import Checkpoint
 from deskside.checkpoint.loader import stream
-from deskside.config import EngineOptions
+from deskside.config import EngineOptions, profile_folder
 from deskside.core import Request
 from deskside.engine.engine import Engine, Owners
 from deskside.engine.inputs import BatchBuilder
@@ -22,12 +23,14 @@ from deskside.kernels import native, rows
 from deskside.kernels.pool import set_workers
 from deskside.kernels.tiers import force_tier, tiers
 from deskside.layout.folder import resolve
+from deskside.machine.fingerprint import Fingerprint
 from deskside.machine.placement import Placement, RankPlace, place
 from deskside.model.flash import Flash
 from deskside.model.weights import assemble
 from deskside.ops.linear import Weight
 from deskside.ops.opset import OpSet
 from deskside.planning.plan import Plan, plan_folder
+from deskside.runtime.costs import CostRecord, with_costs
 from deskside.runtime.measure import measured
 from deskside.runtime.speculate import Draft, drafts, greedy_only
 from deskside.scheduler.admission import Admissions
@@ -90,8 +93,11 @@ def build(model: str, options: EngineOptions, progress: Progress | None = None) 
     speculation: Speculation = TargetOnly()
     if draft is not None:
         speculator = draft.speculator(plan, options, owners)
-        auto = options.speculation == "auto"
-        speculation = measured(speculator, target, state, owners, builder) if auto else speculator
+        speculation = speculator
+        if options.speculation == "auto":
+            measure = partial(measured, speculator, target, state, owners, builder)
+            record = _record(plan, options, placement.ranks[0])
+            speculation = with_costs(speculator, record, measure, options.measure_costs)
     return Runtime(
         plan=plan,
         placement=placement,
@@ -147,6 +153,13 @@ def _load(checkpoint: Checkpoint, drafter: bool, progress: Progress | None) -> d
     """Read the target's weights, and the drafter's where it is used."""
     loaded = stream(checkpoint, lambda t: drafter or not t.component.drafter, progress)
     return assemble(((tensor.name, values) for tensor, values in loaded), checkpoint.spec)
+
+
+def _record(plan: Plan, options: EngineOptions, own: RankPlace) -> CostRecord:
+    """Return where the profile keeps what drafts and forwards cost with these options."""
+    kernels = "plain" if options.kernels == "plain" else tiers().chosen
+    machine = Fingerprint.of(plan.machine.topology, own.threads, kernels)
+    return CostRecord(profile_folder(), plan.spec, machine, f"kv-format {options.kv_format}")
 
 
 def _scheduler(plan: Plan, greedy_only: bool) -> Scheduler:

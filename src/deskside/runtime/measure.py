@@ -3,11 +3,9 @@
 Runs real forwards of empty sequences and commits none of them, so nothing is left behind.
 """
 
-import logging
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 
 from deskside.core import Request, SamplingParams, SequenceId, Span
@@ -28,13 +26,11 @@ REPEATS = 3
 SEQUENCE = SequenceId(-1)
 """No request ever has this id."""
 
-log = logging.getLogger("deskside.speculation")
-
 
 def measured(
     speculator: Speculator, model: Flash, state: KvState, owners: Owners, builder: BatchBuilder
-) -> Speculator:
-    """Return the speculator with costs measured on this machine.
+) -> CostTable:
+    """Measure the costs of a draft and of a forward on this machine.
 
     Every point is a median of three; what noise makes fall is made monotone.
     """
@@ -48,9 +44,7 @@ def measured(
         draft = _seconds(partial(_draft, speculator, owners))
     finally:
         owners.ledger().release(SEQUENCE)
-    costs = CostTable.measured(draft, forward)
-    log.info(costs.curve())
-    return replace(speculator, costs=costs)
+    return CostTable.measured(draft, forward)
 
 
 def _forward(

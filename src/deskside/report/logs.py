@@ -1,0 +1,21 @@
+"""Whether the log is shown: on standard error, one line an event, when it was asked for.
+
+Without it nothing is printed: a failure is one line of its own, whoever logged it before.
+"""
+
+import logging
+import sys
+
+__all__ = ["show_logs"]
+
+SILENT = logging.CRITICAL + 1
+
+
+def show_logs(*, verbose: bool, debug: bool) -> None:
+    """Choose for the whole process: `verbose` shows all events, `debug` faults with tracebacks."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("deskside: %(message)s"))
+    handler.setLevel(logging.INFO if verbose else logging.WARNING if debug else SILENT)
+    logger = logging.getLogger("deskside")
+    logger.handlers = [handler]
+    logger.setLevel(logging.INFO)
