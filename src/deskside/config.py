@@ -17,6 +17,7 @@ from deskside.errors import InputError
 
 __all__ = [
     "Auto",
+    "Backend",
     "EngineOptions",
     "Kernels",
     "KvFormat",
@@ -35,6 +36,7 @@ PREFIX = "DESKSIDE_"
 
 Auto: TypeAlias = Literal["auto"]
 KvFormat: TypeAlias = Literal["fp8", "float32"]
+Backend: TypeAlias = Literal["auto", "resident", "hybrid", "cpu", "fetch"]
 Kernels: TypeAlias = Literal["native", "plain"]
 Numerics: TypeAlias = Literal["fast", "exact"]
 Switch: TypeAlias = Literal["on", "off"]
@@ -92,6 +94,25 @@ class EngineOptions:
         metadata=_doc(
             "fast may compute prompt rows by a quicker path; exact uses one path for all rows."
         ),
+    )
+    backend: Backend = field(
+        default="auto",
+        metadata=_doc(
+            "Where routed experts run: cpu in place; resident, all on the device; fetch, missing "
+            "ones are copied to it; hybrid, some are copied while the CPU computes the others. "
+            "On a machine without a device auto is cpu."
+        ),
+    )
+    fetch_fraction: float | Auto = field(
+        default="auto",
+        metadata=_doc(
+            "Share of the missing experts that hybrid copies; auto takes what `deskside profile` "
+            "measured."
+        ),
+    )
+    expert_slots: int | Auto = field(
+        default="auto",
+        metadata=_doc("Experts of all layers that hybrid and fetch hold on the device."),
     )
     prefill_chunk: int = field(
         default=2048, metadata=_doc("Most prompt tokens of one request in one step.")
@@ -160,6 +181,8 @@ class EngineOptions:
         _check_choice("numerics", self.numerics, get_args(Numerics))
         _check_choice("bind", self.bind, get_args(Switch))
         _check_choice("kernels", self.kernels, get_args(Kernels))
+        _check_choice("backend", self.backend, get_args(Backend))
+        self._check_experts()
         _check_choice("width_rule", self.width_rule, get_args(WidthRule))
         self._check_speculation()
         if self.threads != "auto":
@@ -169,6 +192,13 @@ class EngineOptions:
         _check_count("prefill_chunk", self.prefill_chunk)
         _check_count("step_tokens", self.step_tokens)
         _check_count("max_running", self.max_running)
+
+    def _check_experts(self) -> None:
+        fraction = self.fetch_fraction
+        if fraction != "auto" and (isinstance(fraction, bool) or not 0 <= fraction <= 1):
+            raise InputError(f"--fetch-fraction must be auto or lie in [0, 1], got {fraction}")
+        if self.expert_slots != "auto":
+            _check_count("expert_slots", self.expert_slots)
 
     def _check_speculation(self) -> None:
         width = self.speculation

@@ -30,6 +30,9 @@ def test_defaults() -> None:
         step_tokens=256,
         max_running=8,
         kernels="native",
+        backend="auto",
+        fetch_fraction="auto",
+        expert_slots="auto",
     )
     assert SamplingOptions().params() == SamplingParams(
         temperature=0.0, top_p=1.0, top_k=0, max_tokens=256, seed=None, stop=()
@@ -52,6 +55,10 @@ def test_every_option_has_a_doc(record: type) -> None:
         ({"step_tokens": 1.5}, "--step-tokens must be"),
         ({"max_running": 0}, "--max-running must be"),
         ({"kv_format": "int4"}, "--kv-format must be one of fp8, float32, got 'int4'"),
+        ({"backend": "gpu"}, "--backend must be one of auto, resident, hybrid, cpu, fetch, got"),
+        ({"fetch_fraction": 1.5}, r"--fetch-fraction must be auto or lie in \[0, 1\], got 1.5"),
+        ({"fetch_fraction": float("nan")}, "--fetch-fraction must be auto or lie in"),
+        ({"expert_slots": 0}, "--expert-slots must be a whole number from 1, got 0"),
         ({"kernels": ""}, "--kernels must be one of native, plain, got ''"),
         ({"numerics": "reference"}, "--numerics reference is not in this version"),
     ],

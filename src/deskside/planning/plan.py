@@ -5,23 +5,31 @@ knob. A load does what the plan says. All arithmetic but `plan_folder`, which re
 the machine for it.
 """
 
-from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from deskside.config import EngineOptions
-from deskside.errors import CapacityError, InputError
+from deskside.errors import CapacityError, InputError, ProfileError
 from deskside.layout.folder import resolve
 from deskside.layout.kv import PAGE, KvFormat, check_format, pages_for
-from deskside.layout.names import Component, tensors
 from deskside.machine.machine import Machine, read_machine
 from deskside.planning.amounts import amount
 from deskside.planning.capacity import Capacity, auto_pages, largest
+from deskside.planning.components import (
+    ComponentBytes,
+    components_of,
+    dense_bytes,
+    expert_bytes,
+)
+from deskside.planning.experts import UNKNOWN, ExpertOptions, ExpertPlan, Need, plan_experts
+from deskside.planning.profile import Rates
+from deskside.planning.rate import Traffic
 from deskside.planning.report import as_json, as_lines
 from deskside.planning.workspace import workspace_bytes
-from deskside.spec import CSA_RATIO, ModelSpec, read_config
+from deskside.spec import CSA_RATIO, DrafterSpec, ModelSpec, read_config
+from deskside.speculate.costs import MEASURED_ROWS
 
-__all__ = ["ComponentBytes", "Plan", "PlanOptions", "make_plan", "plan_folder"]
+__all__ = ["Plan", "PlanOptions", "make_plan", "plan_folder"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +46,8 @@ class PlanOptions:
     prefill_chunk: int = 2048
     step_tokens: int = 256
     drafter: bool = False
+    exact: bool = False
+    experts: ExpertOptions = field(default_factory=ExpertOptions)
 
     def __post_init__(self) -> None:
         """Refuse counts below one, naming the option."""
@@ -61,21 +71,9 @@ class PlanOptions:
             prefill_chunk=options.prefill_chunk,
             step_tokens=options.step_tokens,
             drafter=options.speculation != "off",
+            exact=options.numerics == "exact",
+            experts=ExpertOptions.of(options),
         )
-
-
-@dataclass(frozen=True, slots=True)
-class ComponentBytes:
-    """Bytes of one component: in the checkpoint, of one rank's part, and held by one rank.
-
-    Held differs from the rank's part only where a component is not loaded: no type is changed.
-    """
-
-    component: Component
-    split: bool
-    stored: int
-    rank: int
-    held: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +86,7 @@ class Plan:
     components: tuple[ComponentBytes, ...]
     capacity: Capacity
     workspace: int
+    experts: ExpertPlan
     knob: str | None
 
     @property
@@ -103,7 +102,7 @@ class Plan:
     @property
     def need(self) -> int:
         """Bytes that all ranks of this machine take together."""
-        rank = self.weights + self.capacity.nbytes + self.workspace
+        rank = self.weights + self.capacity.nbytes + self.workspace + self.experts.nbytes
         return rank * self.options.tensor_parallel
 
     @property
@@ -142,6 +141,8 @@ class Plan:
                 f"weights {amount(self.weights)}, KV {amount(self.capacity.nbytes)}, "
                 f"workspace {amount(self.workspace)}"
             )
+            if self.experts.slots:
+                parts += f", expert slots {amount(self.experts.nbytes)}"
             raise CapacityError(
                 f"does not fit: need {amount(self.need)} ({parts}), have {amount(self.have)}; "
                 f"{self.knob}"
@@ -156,26 +157,47 @@ class Plan:
         return "\n".join(as_lines(self))
 
 
-def make_plan(spec: ModelSpec, machine: Machine, options: PlanOptions) -> Plan:
+def make_plan(
+    spec: ModelSpec,
+    machine: Machine,
+    options: PlanOptions,
+    measured: Rates | ProfileError = UNKNOWN,
+) -> Plan:
     """Plan a load.
 
+    Args:
+        spec: the model.
+        machine: this one.
+        options: what was asked for.
+        measured: rates of this model on this machine, or why there are none.
+
     Raises:
+        ProfileError: the rates decide, and there are none.
+        CapacityError: fewer expert slots than one step can need.
         InputError: the options cannot be obeyed for this model whatever the memory: a cut through
             a block or a head, or a cache format that its widths do not allow.
     """
     check_format(spec, options.kv_format)
     _check_ranks(spec, options.tensor_parallel)
-    components = _components(spec, options)
+    components = components_of(spec, options.tensor_parallel, options.drafter)
     pages = _pages(spec, machine, options, components)
     capacity = _capacity(spec, options, pages)
-    plan = Plan(
-        spec, machine, options, components, capacity, _workspace(spec, options, pages), None
+    workspace = _workspace(spec, options, pages)
+    held = sum(component.held for component in components) + capacity.nbytes + workspace
+    spare = machine.memory.available // options.tensor_parallel - held
+    experts = plan_experts(
+        spec, options.experts, _need(spec, options, components, max(spare, 0)), measured
     )
+    plan = Plan(spec, machine, options, components, capacity, workspace, experts, None)
     return plan if plan.fits else replace(plan, knob=_knob(plan))
 
 
-def plan_folder(model: str, options: EngineOptions) -> Plan:
+def plan_folder(
+    model: str, options: EngineOptions, measured: Rates | ProfileError = UNKNOWN
+) -> Plan:
     """Plan a load of a folder or built-in name on this machine; config.json is enough.
+
+    `measured` is as `make_plan` takes it.
 
     Raises:
         InputError: no such folder, or options that cannot be obeyed.
@@ -183,7 +205,7 @@ def plan_folder(model: str, options: EngineOptions) -> Plan:
     """
     folder = resolve(model)
     spec = ModelSpec.from_config(read_config(folder), str(folder / "config.json"))
-    return make_plan(spec, read_machine(), PlanOptions.of(options))
+    return make_plan(spec, read_machine(), PlanOptions.of(options), measured)
 
 
 def _check_ranks(spec: ModelSpec, ranks: int) -> None:
@@ -196,26 +218,25 @@ def _check_ranks(spec: ModelSpec, ranks: int) -> None:
             raise InputError(f"--tp {ranks} cannot share {count} {what} evenly; use a divisor")
 
 
-def _components(spec: ModelSpec, options: PlanOptions) -> tuple[ComponentBytes, ...]:
-    stored: Counter[Component] = Counter()
-    rank: Counter[Component] = Counter()
-    split: set[Component] = set()
-    for tensor in tensors(spec):
-        stored[tensor.component] += tensor.nbytes
-        rank[tensor.component] += tensor.rank_bytes(options.tensor_parallel)
-        if tensor.axis is not None:
-            split.add(tensor.component)
-    return tuple(
-        ComponentBytes(
-            component,
-            component in split,
-            stored[component],
-            rank[component],
-            0 if component.drafter and not options.drafter else rank[component],
-        )
-        for component in Component
-        if component in stored
+def _need(
+    spec: ModelSpec, options: PlanOptions, components: tuple[ComponentBytes, ...], spare: int
+) -> Need:
+    drafter = spec.drafter if options.drafter else None
+    layers = spec.layers + (drafter.stages if drafter else 0)
+    traffic = Traffic(
+        dense_bytes(components), spec.layers, spec.topk, expert_bytes(components, spec)
     )
+    return Need(traffic, layers * spec.experts, _generated(options, drafter), spare)
+
+
+def _generated(options: PlanOptions, drafter: DrafterSpec | None) -> int:
+    """Return the most generated rows of one step, the measuring of costs at start among them."""
+    rows = options.max_running
+    if drafter is not None:
+        rows = max(rows * (1 + drafter.block), MEASURED_ROWS[-1])
+    if options.exact:
+        rows += max(options.prefill_chunk, options.step_tokens)
+    return rows
 
 
 def _capacity(spec: ModelSpec, options: PlanOptions, pages: int) -> Capacity:
@@ -255,6 +276,12 @@ def _knob(plan: Plan) -> str:
         workspace = _workspace(plan.spec, options, pages)
         return replace(plan, options=options, capacity=capacity, workspace=workspace).fits
 
+    slots = largest(
+        plan.experts.slots - plan.experts.fewest,
+        lambda n: replace(plan, experts=replace(plan.experts, slots=plan.experts.fewest + n)).fits,
+    )
+    if slots:
+        return f"use --expert-slots {plan.experts.fewest + slots}"
     pages = largest(plan.kv_pages, lambda n: fits(kv_tokens=n * PAGE))
     if pages:
         return f"use --kv-tokens {pages * PAGE}"

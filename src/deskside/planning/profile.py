@@ -50,10 +50,12 @@ class Rates(_Record):
     """One row through its experts in place."""
     fetch_alone: Positive
     """Copies of experts into slots."""
+    device: Positive
+    """One row through experts in slots."""
     cpu: Positive
-    """The first of the two while both run: beta_c."""
+    """In place, while copies run: beta_c."""
     fetch: Positive
-    """The second while both run: beta_g."""
+    """Copies, while the CPU computes in place: beta_g."""
 
     @property
     def fetch_fraction(self) -> float:

@@ -11,7 +11,8 @@ from deskside.planning.amounts import amount, grouped
 from deskside.spec import CSA_RATIO, HCA_RATIO, ModelSpec
 
 if TYPE_CHECKING:
-    from deskside.planning.plan import ComponentBytes, Plan
+    from deskside.planning.components import ComponentBytes
+    from deskside.planning.plan import Plan
 
 __all__ = ["as_json", "as_lines"]
 
@@ -69,6 +70,7 @@ def as_json(plan: "Plan") -> dict[str, Any]:
             "slot_bytes": capacity.slot_bytes,
             "bytes": capacity.nbytes,
         },
+        "routed": plan.experts.to_json(),
         "workspace": plan.workspace,
         "need": plan.need,
         "have": plan.have,
@@ -115,10 +117,15 @@ def as_lines(plan: "Plan") -> Iterator[str]:
         f"           {capacity.slots} running requests; {grouped(capacity.slot_bytes)} B each for "
         "rings, carries and staging"
     )
+    where, rate = plan.experts.lines()
+    yield f"experts    {where}"
+    yield f"rate       {rate}"
     yield ""
     yield f"weights    {amount(plan.weights):>12}"
     yield f"KV cache   {amount(capacity.nbytes):>12}"
     yield f"workspace  {amount(plan.workspace):>12}"
+    if plan.experts.slots:
+        yield f"slots      {amount(plan.experts.nbytes):>12}"
     times = f"   ({ranks} ranks on this machine)" if ranks > 1 else ""
     yield f"need       {amount(plan.need):>12}{times}"
     yield f"have       {amount(plan.have):>12}"

@@ -31,7 +31,9 @@ from deskside.ops.linear import Weight
 from deskside.ops.opset import OpSet
 from deskside.planning.plan import Plan, plan_folder
 from deskside.runtime.costs import CostRecord, with_costs
+from deskside.runtime.experts import expert_service
 from deskside.runtime.measure import measured
+from deskside.runtime.profiles import known_rates
 from deskside.runtime.speculate import Draft, drafts, greedy_only
 from deskside.scheduler.admission import Admissions
 from deskside.scheduler.scheduler import Scheduler, StepLimits
@@ -72,7 +74,7 @@ def build(model: str, options: EngineOptions, progress: Progress | None = None) 
         CheckpointError: the folder does not hold a whole checkpoint; no weight was read.
     """
     checkpoint = Checkpoint.open(resolve(model))
-    plan = plan_folder(model, options)
+    plan = plan_folder(model, options, known_rates(model, options))
     plan.require_fit()
     placement = _placed(plan, options)
     tokenizer = Tokenizer.open(checkpoint.folder)
@@ -84,10 +86,11 @@ def build(model: str, options: EngineOptions, progress: Progress | None = None) 
     state = KvState.allocate(
         plan.spec, plan.options.kv_format, plan.kv_pages, plan.max_running, body
     )
-    draft = Draft.load(plan, checkpoint.config, weights, ops, body) if drafting else None
+    experts = expert_service(plan, weights, ops)
+    draft = Draft.load(plan, checkpoint.config, weights, ops, experts, body) if drafting else None
     groups = [draft.context.group] if draft else []
     owners = Owners.allocate(state, plan.kv_pages, plan.max_running, groups)
-    target = Flash(weights, plan.spec, ops)
+    target = Flash(weights, plan.spec, ops, experts)
     exact = options.numerics == "exact"
     builder = BatchBuilder(plan.spec, owners.pages, owners.rings, exact)
     speculation: Speculation = TargetOnly()

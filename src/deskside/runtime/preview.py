@@ -8,6 +8,7 @@ from deskside.checkpoint.index import Checkpoint
 from deskside.config import EngineOptions
 from deskside.layout.folder import resolve
 from deskside.planning.plan import Plan, plan_folder
+from deskside.runtime.profiles import known_rates
 
 __all__ = ["preview"]
 
@@ -17,9 +18,10 @@ def preview(model: str, options: EngineOptions) -> Plan:
 
     Raises:
         InputError: no such folder, or options that cannot be obeyed.
+        CapacityError: fewer expert slots than one step can need.
         CheckpointError: config.json is not served, or the headers disagree with it.
     """
     folder = resolve(model)
     if (folder / INDEX).exists():
         Checkpoint.open(folder)
-    return plan_folder(model, options)
+    return plan_folder(model, options, known_rates(model, options))

@@ -9,6 +9,7 @@ from deskside.engine.engine import Owners
 from deskside.engine.speculation import Speculator
 from deskside.engine.widths import WidthChooser, fixed, rule
 from deskside.errors import CheckpointError, InputError
+from deskside.experts.service import ExpertService
 from deskside.formats.rows import RowFormat
 from deskside.model.drafter import Drafter
 from deskside.ops.linear import Weight
@@ -43,11 +44,13 @@ class Draft:
         config: Mapping[str, Any],
         weights: Mapping[str, Weight],
         ops: OpSet,
+        experts: ExpertService,
         body: Callable[[RowFormat], RowFormat] | None,
     ) -> "Draft":
         """Build the drafter of a checkpoint that has one."""
         context = DraftContext.allocate(plan.spec, plan.options.kv_format, plan.max_running, body)
-        return Draft(Drafter(weights, plan.spec, ops, _temperatures(plan, config)), context)
+        temperatures = _temperatures(plan, config)
+        return Draft(Drafter(weights, plan.spec, ops, temperatures, experts), context)
 
     def speculator(self, plan: Plan, options: EngineOptions, owners: Owners) -> Speculator:
         """Return what proposes with this drafter, by stored costs."""

@@ -29,6 +29,7 @@ RATES = Rates(
     reads=(Reading(threads=1, rate=16e9), Reading(threads=2, rate=30e9)),
     cpu_alone=25e9,
     fetch_alone=12e9,
+    device=25e9,
     cpu=18e9,
     fetch=7e9,
 )

@@ -1,0 +1,32 @@
+"""Puts the service of routed experts together as a plan says."""
+
+from collections.abc import Mapping
+
+from deskside.device import HostDevice
+from deskside.experts.cache import ExpertCache
+from deskside.experts.fetch import Banks, ExpertSlots
+from deskside.experts.service import ExpertService, Residency
+from deskside.formats.packed import Packed
+from deskside.ops.linear import Weight
+from deskside.ops.opset import OpSet
+from deskside.planning.plan import Plan
+
+__all__ = ["expert_service"]
+
+
+def expert_service(plan: Plan, weights: Mapping[str, Weight], ops: OpSet) -> ExpertService:
+    """Return the service for all layers; where the plan has slots they are allocated here."""
+    experts = plan.experts
+    if not experts.slots:
+        return ExpertService(ops)
+    slots = ExpertSlots.allocate(HostDevice(), _banks(weights), experts.slots)
+    return ExpertService(ops, Residency(slots, ExpertCache(experts.slots), experts.fraction))
+
+
+def _banks(weights: Mapping[str, Weight]) -> Banks:
+    """Return the banks of one layer: experts have one shape in all of them."""
+    w1, w3, w2 = (weights[f"layers.0.ffn.experts.{name}"] for name in ("w1", "w3", "w2"))
+    assert isinstance(w1, Packed)
+    assert isinstance(w3, Packed)
+    assert isinstance(w2, Packed)
+    return w1, w3, w2
