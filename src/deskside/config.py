@@ -140,6 +140,9 @@ class EngineOptions:
     bind: Switch = field(
         default="on", metadata=_doc("Tie each compute thread to a core of its own.")
     )
+    huge_pages: Switch = field(
+        default="on", metadata=_doc("Ask for huge pages for the banks of routed experts.")
+    )
 
     speculation: int | Speculation = field(
         default="auto",
@@ -180,6 +183,7 @@ class EngineOptions:
         _check_choice("kv_format", self.kv_format, get_args(KvFormat))
         _check_choice("numerics", self.numerics, get_args(Numerics))
         _check_choice("bind", self.bind, get_args(Switch))
+        _check_choice("huge_pages", self.huge_pages, get_args(Switch))
         _check_choice("kernels", self.kernels, get_args(Kernels))
         _check_choice("backend", self.backend, get_args(Backend))
         self._check_experts()

@@ -13,14 +13,13 @@ import pytest
 import torch
 
 from deskside.checkpoint.index import Checkpoint
-from deskside.checkpoint.loader import stream
 from deskside.core import FinishReason, SamplingParams
 from deskside.engine.speculation import Speculator
 from deskside.errors import InputError
 from deskside.kernels import native
 from deskside.layout.kv import KvFormat
 from deskside.llm import LLM, Result
-from deskside.model.weights import assemble
+from deskside.model.weights import load
 from deskside.ops.opset import OpSet
 from deskside.speculate.costs import CostTable
 from tests.equivalence.test_engine import VOCAB, alone, opened, params, same, write_tokenizer
@@ -89,8 +88,7 @@ def test_log_probabilities_of_sampled_tokens_are_the_targets_own(folder: Path) -
     results = llm.generate([PROMPT, "y"], params(**options, max_tokens=OUTPUT))
     assert sum(result.acceptance.accepted for result in results) > 0
     checkpoint = Checkpoint.open(folder)
-    loaded = ((tensor.name, values) for tensor, values in stream(checkpoint))
-    weights, spec = assemble(loaded, checkpoint.spec), llm.plan.spec
+    weights, spec = load(checkpoint), llm.plan.spec
     ops = OpSet().replaced(native.bodies())
     rig = Rig(weights, spec, KvFormat.FP8, ops, exact=True)
     for prompt, result in zip([PROMPT, "y"], results, strict=True):

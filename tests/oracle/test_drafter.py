@@ -9,14 +9,13 @@ import torch
 from torch import Tensor
 
 from deskside.checkpoint.index import Checkpoint
-from deskside.checkpoint.loader import stream
 from deskside.core import SamplingParams, SequenceId
 from deskside.engine.inputs import BatchBuilder
 from deskside.kernels import native
 from deskside.layout.kv import KvFormat
 from deskside.model.draft_inputs import Anchor
 from deskside.model.drafter import Drafter, Drafts
-from deskside.model.weights import assemble
+from deskside.model.weights import load
 from deskside.ops.opset import OpSet
 from deskside.speculate.policy import History, Policy
 from deskside.speculate.proposal import Proposer, draft_uniforms
@@ -93,8 +92,7 @@ class World:
         self.spec = write_miniature(folder, drafter=True, seed=3, **SHAPE)
         self.config = json.loads((folder / "config.json").read_text())
         self.floats = read_floats(folder)
-        loaded = stream(Checkpoint.open(folder))
-        weights = assemble(((spec.name, values) for spec, values in loaded), self.spec)
+        weights = load(Checkpoint.open(folder))
         self.ids = random_ids(self.spec, LENGTH, seed=5)
         self.judge = StraightDrafter(self.config, self.floats)
         self.features = self._features()
@@ -217,8 +215,7 @@ def test_a_draft_does_not_depend_on_its_company(world: World, rig: DraftRig) -> 
 
 def test_rows_stored_in_eight_bits_are_as_independent(tmp_path: Path) -> None:
     spec = write_miniature(tmp_path, drafter=True, ratios=(0, 4, 0))
-    loaded = stream(Checkpoint.open(tmp_path))
-    weights = assemble(((tensor.name, values) for tensor, values in loaded), spec)
+    weights = load(Checkpoint.open(tmp_path))
     ids = random_ids(spec, 150, seed=1)
     drafts = []
     for kv_format in KvFormat:

@@ -10,7 +10,15 @@ from collections.abc import Callable
 from deskside.kernels import _native
 from deskside.machine.placement import RankPlace
 
-__all__ = ["scratch_growths", "set_fault", "set_patience", "set_threads", "set_workers", "threads"]
+__all__ = [
+    "scratch_growths",
+    "set_fault",
+    "set_patience",
+    "set_threads",
+    "set_workers",
+    "threads",
+    "touch",
+]
 
 set_threads: Callable[[int], None] = _native.set_threads
 """Let the caller and count - 1 workers, bound to no CPU, share a kernel; 1 until called."""
@@ -26,6 +34,9 @@ set_patience: Callable[[float], None] = _native.set_patience
 
 set_fault: Callable[[int, str], None] = _native.set_fault
 """For tests: let a worker (from 1) throw, leave, vanish or hang at its next block."""
+
+touch: Callable[[int, int], None] = _native.touch
+"""Write a byte of each page of new memory, at an address and of a size, with all threads."""
 
 
 def set_workers(place: RankPlace) -> tuple[str, ...]:

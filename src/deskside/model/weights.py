@@ -1,34 +1,54 @@
-"""Put a stream of stored tensors together into what the model is built from.
+"""Put the tensors of a checkpoint together into what the model is built from.
 
 A packed matrix is two tensors in the checkpoint and one object here; the experts of a layer become
-three banks. Nothing is decoded.
+three views of its bank. Nothing is decoded.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from torch import Tensor
 
+from deskside.checkpoint.index import Checkpoint
+from deskside.checkpoint.loader import Cut, Progress, stream
 from deskside.experts.bank import Banks
+from deskside.experts.memory import HostMemory
 from deskside.formats.packed import Format, Packed
+from deskside.layout.names import TensorSpec
 from deskside.ops.linear import Weight
-from deskside.spec import ModelSpec
 
-__all__ = ["assemble"]
+__all__ = ["load"]
 
 
-def assemble(stream: Iterable[tuple[str, Tensor]], spec: ModelSpec) -> dict[str, Weight]:
-    """Return weights by checkpoint name.
+def load(
+    checkpoint: Checkpoint,
+    wanted: Callable[[TensorSpec], bool] | None = None,
+    progress: Progress | None = None,
+    *,
+    memory: HostMemory | None = None,
+    cut: Cut | None = None,
+) -> dict[str, Weight]:
+    """Read a checkpoint's weights by name, routed experts straight into their banks.
 
     Args:
-        stream: name and tensor of every stored tensor that is wanted; codes and scales are uint8.
-        spec: the model's shapes.
+        checkpoint: where they are.
+        wanted: which of them; all without it.
+        progress: is told bytes read and bytes to read in all.
+        memory: how the banks' memory is taken.
+        cut: the rank's part of every tensor; the whole without it.
     """
-    banks = Banks(spec.experts)
+    cut = cut or Cut()
+    wished = [e.tensor for e in checkpoint.entries() if not wanted or wanted(e.tensor)]
+    banks = Banks(wished, memory, cut.ranks)
+    loaded = stream(checkpoint, wanted, progress, room=banks.room, cut=cut)
+    rest = ((spec.name, tensor) for spec, tensor in loaded if not Banks.holds(spec))
+    return {**_assemble(rest), **banks.packed()}
+
+
+def _assemble(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, Weight]:
+    """Join codes and scales of FP8 matrices."""
     weights: dict[str, Weight] = {}
     scales: dict[str, Tensor] = {}
-    for name, tensor in stream:
-        if banks.put(name, tensor):
-            continue
+    for name, tensor in tensors:
         if name.endswith(".scale"):
             scales[name.removesuffix(".scale") + ".weight"] = tensor
         else:
@@ -37,4 +57,4 @@ def assemble(stream: Iterable[tuple[str, Tensor]], spec: ModelSpec) -> dict[str,
         codes = weights[name]
         assert isinstance(codes, Tensor)
         weights[name] = Packed(codes, scale, Format.FP8)
-    return {**weights, **banks.packed()}
+    return weights

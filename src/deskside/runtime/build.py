@@ -12,22 +12,21 @@ from functools import partial
 import torch
 
 from deskside.checkpoint.index import Checkpoint
-from deskside.checkpoint.loader import stream
 from deskside.config import EngineOptions, profile_folder
 from deskside.core import Request
 from deskside.engine.engine import Engine, Owners
 from deskside.engine.inputs import BatchBuilder
 from deskside.engine.speculation import Speculation, TargetOnly
 from deskside.errors import InputError
+from deskside.experts.memory import HostMemory
 from deskside.kernels import native, rows
-from deskside.kernels.pool import set_workers
+from deskside.kernels.pool import set_workers, touch
 from deskside.kernels.tiers import force_tier, tiers
 from deskside.layout.folder import resolve
 from deskside.machine.fingerprint import Fingerprint
 from deskside.machine.placement import Placement, RankPlace, place
 from deskside.model.flash import Flash
-from deskside.model.weights import assemble
-from deskside.ops.linear import Weight
+from deskside.model.weights import load
 from deskside.ops.opset import OpSet
 from deskside.planning.plan import Plan, plan_folder
 from deskside.runtime.costs import CostRecord, with_costs
@@ -81,7 +80,12 @@ def build(model: str, options: EngineOptions, progress: Progress | None = None) 
     tokenizer.check(plan.spec, str(checkpoint.folder / "tokenizer.json"))
     drafting = drafts(plan, options)
     ops = _operations(options, placement.ranks[0])
-    weights = _load(checkpoint, drafting, progress)
+    weights = load(
+        checkpoint,
+        lambda tensor: drafting or not tensor.component.drafter,
+        progress,
+        memory=HostMemory(options.huge_pages == "on", touch),
+    )
     body = rows.compiled if options.kernels == "native" else None
     state = KvState.allocate(
         plan.spec, plan.options.kv_format, plan.kv_pages, plan.max_running, body
@@ -150,12 +154,6 @@ def _operations(options: EngineOptions, own: RankPlace) -> OpSet:
         threads,
     )
     return OpSet().replaced(native.bodies())
-
-
-def _load(checkpoint: Checkpoint, drafter: bool, progress: Progress | None) -> dict[str, Weight]:
-    """Read the target's weights, and the drafter's where it is used."""
-    loaded = stream(checkpoint, lambda t: drafter or not t.component.drafter, progress)
-    return assemble(((tensor.name, values) for tensor, values in loaded), checkpoint.spec)
 
 
 def _record(plan: Plan, options: EngineOptions, own: RankPlace) -> CostRecord:
