@@ -7,7 +7,6 @@ needs them, so that `--help` answers at once.
 
 import io
 import json as jsonlib
-import logging
 import os
 import signal
 import sys
@@ -112,7 +111,6 @@ def main(arguments: Sequence[str] | None = None, services: Services | None = Non
     try:
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(encoding="utf-8")  # text is UTF-8 in every locale
-        logging.basicConfig(format="deskside: warning: %(message)s", level=logging.WARNING)
         with _terminable():
             code = _dispatch(words, _Package() if services is None else services)
             sys.stdout.flush()

@@ -361,12 +361,18 @@ def test_prompts_arrive_as_they_are(fake: FakeModel, prompt: str) -> None:
     assert fake.asked["prompt"] == prompt
 
 
+LOSS = "deskside: warning: cores are few"
+
+
 @pytest.mark.parametrize(
     ("flags", "shown"),
     [
-        ([], []),
-        (["--debug"], ["deskside: a fault"]),
-        (["--verbose"], ["deskside: a choice", "deskside: a fault"]),
+        ([], [LOSS]),
+        (["--debug"], ["deskside: a fault", LOSS]),
+        (
+            ["--verbose"],
+            ["deskside: a choice", "deskside: a fault", LOSS, "deskside: a core"],
+        ),
     ],
 )
 def test_the_log_is_shown_where_it_is_wanted(
@@ -376,6 +382,8 @@ def test_the_log_is_shown_where_it_is_wanted(
         def stream(self, prompt: str, params: SamplingParams) -> Iterator[Any]:
             logging.getLogger("deskside.engine").info("a choice")
             logging.getLogger("deskside.engine").error("a fault")
+            logging.getLogger("deskside.machine").warning("cores are few")
+            logging.getLogger("deskside.machine").info("a core")
             return super().stream(prompt, params)
 
     assert main(["run", "p", "--quiet", *flags], Loaded(Logging())) == 0

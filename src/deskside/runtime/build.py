@@ -45,6 +45,8 @@ __all__ = ["Runtime", "build"]
 Progress = Callable[[int, int], None]
 
 LOG = logging.getLogger(__name__)
+LOSSES = logging.getLogger("deskside.machine")
+"""What the user is told without asking: this machine could do better."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +122,7 @@ def _placed(plan: Plan, options: EngineOptions) -> Placement:
     threads = None if options.threads == "auto" else options.threads
     placement = place(plan.machine.topology, plan.options.tensor_parallel, threads=threads)
     for warning in placement.warnings:
-        LOG.warning("%s", warning)
+        LOSSES.warning("%s", warning)
     if options.bind == "off":
         return replace(placement, ranks=tuple(rank.loose() for rank in placement.ranks))
     return placement
@@ -144,7 +146,7 @@ def _operations(options: EngineOptions, own: RankPlace) -> OpSet:
     torch.set_num_threads(1)
     force_tier(options.tier)
     for warning in set_workers(own):
-        LOG.warning("%s", warning)
+        LOSSES.warning("%s", warning)
     found = tiers()
     LOG.info(
         "compiled kernels, %s tier (%s; available: %s), %d threads",
