@@ -42,9 +42,11 @@ from deskside.text.source import STDIN, read_prompt
 if TYPE_CHECKING:
     from deskside.llm import LLM
     from deskside.planning.plan import Plan
+    from deskside.report.profile import Profiled
 
 __all__ = ["Services", "main"]
 
+MOST_SECONDS = 600
 INTERRUPTED, TERMINATED, PIPE_CLOSED, INTERNAL, DOES_NOT_FIT = 130, 143, 141, 1, 3
 
 EPILOGUE = (
@@ -61,6 +63,7 @@ File = Annotated[
     Parameter(allow_leading_hyphen=True, help="Read the prompt from a file; - is standard input."),
 ]
 Quiet = Annotated[bool, Parameter(negative="", help="Print the generated text alone.")]
+Seconds = Annotated[float, Parameter(help="How long each measurement takes.")]
 AsJson = Annotated[bool, Parameter(name="--json", negative="", help="Print one JSON object.")]
 Flat = Parameter(name="*", negative="")
 Model = Annotated[ModelOptions, Flat]
@@ -83,6 +86,10 @@ class Services(Protocol):
         """Say what a load would take, without one."""
         ...
 
+    def profile(self, model: str, options: EngineOptions, seconds: float) -> "Profiled":
+        """Measure this machine for a model's shapes."""
+        ...
+
 
 class _Package:
     """The package itself, imported when it is called."""
@@ -99,6 +106,11 @@ class _Package:
         from deskside.runtime.preview import preview
 
         return preview(model, options)
+
+    def profile(self, model: str, options: EngineOptions, seconds: float) -> "Profiled":
+        from deskside.runtime.profiling import profile
+
+        return profile(model, options, seconds)
 
 
 class _Terminated(BaseException):
@@ -165,6 +177,7 @@ def _dispatch(words: Sequence[str], services: Services) -> int:
     )
     app.command(commands.run, sort_key=1)
     app.command(commands.plan, sort_key=2)
+    app.command(commands.profile, sort_key=3)
     try:
         result = app(words, print_error=False, exit_on_error=False)
     except CycloptsError as error:
@@ -265,3 +278,21 @@ class _Commands:
         plan = self.services.plan(model.model, engine)
         print(jsonlib.dumps(plan.to_json()) if json else plan.report())  # noqa: T201
         return 0 if plan.fits else DOES_NOT_FIT
+
+    def profile(
+        self,
+        *,
+        seconds: Seconds = 1.0,
+        json: AsJson = False,
+        model: Model = ModelOptions(),  # noqa: B008
+        engine: Engine = EngineOptions(),  # noqa: B008
+        process: Process = ProcessOptions(),  # noqa: B008
+    ) -> int:
+        """Measure how fast experts move here, keep it for later starts, and say what follows."""
+        if not 0 < seconds <= MOST_SECONDS:
+            raise InputError(f"--seconds must lie in (0, {MOST_SECONDS}], got {seconds:g}")
+        from deskside.report.profile import profile_json, profile_lines
+
+        found = self.services.profile(model.model, engine, seconds)
+        print(jsonlib.dumps(profile_json(found)) if json else profile_lines(found))  # noqa: T201
+        return 0

@@ -43,7 +43,7 @@ class ExpertSlots:
         The block must wait for the arrival before it reads those slots. However it ends, no copy is
         under way after it.
         """
-        arrival = self.device.aside(lambda: self._copy(source, slots))
+        arrival = self.device.aside(lambda: self.copy(source, slots))
         try:
             yield arrival
         except BaseException as error:
@@ -51,7 +51,8 @@ class ExpertSlots:
             raise
         arrival.wait()
 
-    def _copy(self, source: Banks, slots: Mapping[int, int]) -> None:
+    def copy(self, source: Banks, slots: Mapping[int, int]) -> None:
+        """Copy experts of `source` to their slots, on the line of work of the caller."""
         for ours, theirs in zip(self.banks, source, strict=True):
             for expert, slot in slots.items():
                 ours.codes[slot].copy_(theirs.codes[expert], non_blocking=True)

@@ -23,7 +23,6 @@ from deskside.kernels import native, rows
 from deskside.kernels.pool import set_workers, touch
 from deskside.kernels.tiers import force_tier, tiers
 from deskside.layout.folder import resolve
-from deskside.machine.fingerprint import Fingerprint
 from deskside.machine.placement import Placement, RankPlace, place
 from deskside.model.flash import Flash
 from deskside.model.weights import load
@@ -32,7 +31,7 @@ from deskside.planning.plan import Plan, plan_folder
 from deskside.runtime.costs import CostRecord, with_costs
 from deskside.runtime.experts import expert_service
 from deskside.runtime.measure import measured
-from deskside.runtime.profiles import known_rates
+from deskside.runtime.profiles import fingerprint, known_rates
 from deskside.runtime.speculate import Draft, drafts, greedy_only
 from deskside.scheduler.admission import Admissions
 from deskside.scheduler.scheduler import Scheduler, StepLimits
@@ -105,7 +104,7 @@ def build(model: str, options: EngineOptions, progress: Progress | None = None) 
         speculation = speculator
         if options.speculation == "auto":
             measure = partial(measured, speculator, target, state, owners, builder)
-            record = _record(plan, options, placement.ranks[0])
+            record = _record(plan, options)
             speculation = with_costs(speculator, record, measure, options.measure_costs)
     return Runtime(
         plan=plan,
@@ -158,11 +157,18 @@ def _operations(options: EngineOptions, own: RankPlace) -> OpSet:
     return OpSet().replaced(native.bodies())
 
 
-def _record(plan: Plan, options: EngineOptions, own: RankPlace) -> CostRecord:
-    """Return where the profile keeps what drafts and forwards cost with these options."""
-    kernels = "plain" if options.kernels == "plain" else tiers().chosen
-    machine = Fingerprint.of(plan.machine.topology, own.threads, kernels)
-    return CostRecord(profile_folder(), plan.spec, machine, f"kv-format {options.kv_format}")
+def _record(plan: Plan, options: EngineOptions) -> CostRecord:
+    """Return where the profile keeps what drafts and forwards cost with these options.
+
+    Slots are no condition: auto counts them by the memory that is free at the moment.
+    """
+    experts = plan.experts
+    conditions = (
+        f"kv-format {options.kv_format}, backend {experts.backend}, "
+        f"fetch-fraction {experts.fraction:g}"
+    )
+    machine = fingerprint(options, plan.machine.topology)
+    return CostRecord(profile_folder(), plan.spec, machine, conditions)
 
 
 def _scheduler(plan: Plan, greedy_only: bool) -> Scheduler:
