@@ -7,9 +7,10 @@
 Owns the loop of plan, step and learn for a process that serves itself.
 """
 
+import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Self
 
@@ -27,6 +28,7 @@ from deskside.errors import DesksideError
 from deskside.machine.placement import Placement
 from deskside.planning.plan import Plan
 from deskside.runtime.build import Runtime, build
+from deskside.scheduler.scheduler import SEED_BITS
 from deskside.text.stops import TextStream
 from deskside.text.tokenizer import Tokenizer
 
@@ -161,6 +163,10 @@ class LLM:
         tokenizer = self.tokenizer
         if isinstance(prompt, str):
             prompt = tokenizer.prompt(prompt)
+        if params.seed is None and params.temperature > 0:
+            # Drawn here and not by the scheduler, which may cut the blocks of a request without a
+            # seed by costs that were measured: the seed that is returned gives this text again.
+            params = replace(params, seed=secrets.randbits(SEED_BITS))
         request = Request(tuple(prompt), params)
         sequence, seed = self._runtime.scheduler.submit(request)
         text = TextStream(tokenizer.text_bytes, params.stop, params.stop_after, params.min_tokens)

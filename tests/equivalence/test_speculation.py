@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from deskside.config import EngineOptions
 from deskside.core import FinishReason, SamplingParams
 from deskside.engine.speculation import Speculator
 from deskside.errors import InputError
+from deskside.layout.folder import BUILTIN
 from deskside.llm import LLM, Result
 from deskside.runtime.speculate import STORED_COSTS
 from deskside.speculate.costs import MEASURED_ROWS
@@ -116,11 +116,27 @@ def test_the_plan_counts_the_drafter(folder: Path) -> None:
         assert llm.plan.capacity.nbytes == llm.state_bytes
 
 
-def test_a_width_that_cannot_be_is_refused(folder: Path) -> None:
+def test_a_width_that_cannot_be_is_refused(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="at most 5"):
         opened(folder, speculation=6)
+    write_miniature(tmp_path, vocab=VOCAB)
+    write_tokenizer(tmp_path)
     with pytest.raises(InputError, match="no drafter"):
-        LLM.open("deskside-mini", EngineOptions(speculation=1))
+        opened(tmp_path, speculation=1)
+
+
+def test_the_model_that_ships_drafts_well() -> None:
+    """With a damaged drafter, or one that is fed wrongly, almost nothing would be accepted."""
+    prompt = "def binary_search(items, target):\n    low, high = 0, len(items) - 1"
+    greedy = SamplingParams(temperature=0, max_tokens=96, ignore_eos=True)
+    results = [
+        alone(opened(BUILTIN / "deskside-mini", speculation=width, fallback=False), prompt, greedy)
+        for width in ("off", 5)
+    ]
+    assert same(*results)
+    acceptance = results[1].acceptance
+    assert acceptance.steps + acceptance.accepted == 95
+    assert acceptance.accepted > 2 * acceptance.steps
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from deskside.errors import InputError
-from deskside.layout.folder import builtin_names, resolve
+from deskside.layout.folder import BUILTIN, builtin_names, resolve
 
 
 @pytest.fixture
@@ -38,3 +38,11 @@ def test_a_file_is_no_folder(root: Path, tmp_path: Path) -> None:
     path.write_bytes(b"")
     with pytest.raises(InputError, match=r"is a file; name the folder"):
         resolve(str(path), root)
+
+
+def test_what_ships_is_small() -> None:
+    folder = BUILTIN / "deskside-mini"
+    sizes = {path.name: path.stat().st_size for path in folder.rglob("*") if path.is_file()}
+    shards = [size for name, size in sizes.items() if name.endswith(".safetensors")]
+    assert sum(sizes.values()) <= 38_000_000
+    assert max(shards) <= 15 * 2**20
