@@ -53,8 +53,9 @@ test: $(VENV)/dev.stamp  ## the fast suite
 test-all: $(VENV)/dev.stamp  ## the whole suite, slow tests too
 	$(BIN)/pytest -n $(WORKERS) -m ""
 
-bench: $(VENV)/dev.stamp  ## time decode and prefill beside transformers
+bench: $(VENV)/dev.stamp  ## time decode and prefill beside transformers, and speculation
 	$(BIN)/python -m benchmarks.generate
+	$(BIN)/python -m benchmarks.speculation
 
 native: $(VENV)/pip.stamp  ## build the compiled kernels again
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable .

@@ -59,13 +59,18 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """What one step added: certain text and the tokens behind it; the last has a result."""
+    """What one step added: certain text and the tokens behind it; the last has a result.
+
+    `verified` proposals were looked at in the step, and `accepted` of them stayed.
+    """
 
     text: str
     tokens: tuple[int, ...]
     finish: FinishReason | None = None
     result: Result | None = None
     logprobs: tuple[TokenLogprob, ...] = ()
+    verified: int = 0
+    accepted: int = 0
 
 
 class LLM:
@@ -232,7 +237,15 @@ class _Progress:
             text += self.text.finish()
         self.shown.append(text)
         result = None if self.finish is None else self.result()
-        return Delta(text, emission.tokens, self.finish, result, emission.logprobs)
+        return Delta(
+            text,
+            emission.tokens,
+            self.finish,
+            result,
+            emission.logprobs,
+            emission.verified,
+            emission.accepted,
+        )
 
     def result(self) -> Result:
         """Return the finished continuation."""

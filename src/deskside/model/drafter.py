@@ -158,14 +158,13 @@ class Drafter:
         batch = draft_batch(self._spec, anchors)
         hidden = self.final.collapse(self._streams(batch, context))
         base = self.final.logits(hidden, self.head).unflatten(0, (-1, self._block))
-        hidden = hidden.unflatten(0, (-1, self._block))
         tokens = batch.ids.view(-1, self._block)[:, :0]
         before = batch.ids.view(-1, self._block)[:, 0]
-        sure, logits, laws = [], [], []
+        embedded, logits, laws = [], [], []
         for place in range(self._block):
-            embedded = self.markov_head.markov_w1[before].float()
-            logits.append(base[:, place] + self._ops.linear(embedded, self.markov_head.markov_w2))
-            sure.append(self._confidence(hidden[:, place], embedded, place))
+            embedded.append(self.markov_head.markov_w1[before].float())
+            pull = self._ops.linear(embedded[-1], self.markov_head.markov_w2)
+            logits.append(base[:, place] + pull)
             drawn = [
                 one.propose(row, known)
                 for one, row, known in zip(proposers, logits[-1], tokens, strict=True)
@@ -175,7 +174,7 @@ class Drafter:
             tokens = torch.cat((tokens, before.unsqueeze(1)), dim=1)
         return Drafts(
             tokens,
-            torch.cat(sure, dim=1),
+            self._confidences(hidden, torch.stack(embedded, dim=1)),
             torch.stack(logits, dim=1),
             tuple(torch.cat(column) for column in zip(*laws, strict=True)),
         )
@@ -188,7 +187,16 @@ class Drafter:
             streams = stage.forward(streams, batch, tables, LayerState(ring))
         return streams
 
-    def _confidence(self, hidden: Tensor, embedded: Tensor, place: int) -> Tensor:
-        """Return confidences [S, 1] of one place of the block."""
-        logits = self._ops.linear(torch.cat((hidden, embedded), dim=1), self.confidence_head)
-        return torch.sigmoid(logits / self._temperatures[place])
+    def _confidences(self, hidden: Tensor, embedded: Tensor) -> Tensor:
+        """Return the confidences of all blocks.
+
+        Args:
+            hidden: [S * block, hidden] float32, before the norm.
+            embedded: [S, block, rank] float32, of the token before each place.
+
+        Returns:
+            [S, block] float32.
+        """
+        rows = torch.cat((hidden, embedded.flatten(0, 1)), dim=1)
+        logits = self._ops.linear(rows, self.confidence_head).view(-1, self._block)
+        return torch.sigmoid(logits / self._temperatures)
