@@ -11,8 +11,8 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -34,6 +34,7 @@ from deskside.config import (
 )
 from deskside.errors import DesksideError, InputError
 from deskside.report.help import HelpPage
+from deskside.report.loading import Loading
 from deskside.report.logs import show_logs
 from deskside.report.terminal import as_json, rates_of, show
 from deskside.text import utf8
@@ -42,6 +43,7 @@ from deskside.text.source import STDIN, read_prompt
 if TYPE_CHECKING:
     from deskside.llm import LLM
     from deskside.planning.plan import Plan
+    from deskside.report.doctor import Check
     from deskside.report.profile import Profiled
 
 __all__ = ["Services", "main"]
@@ -73,13 +75,16 @@ Sampling = Annotated[
     Parameter(name="*", negative="", allow_leading_hyphen=True),  # a stop string may be "--"
 ]
 Process = Annotated[ProcessOptions, Flat]
+Progress = Callable[[int, int], None]
 
 
 class Services(Protocol):
     """What the commands call; tests put something small in its place."""
 
-    def open(self, model: str, options: EngineOptions) -> "AbstractContextManager[LLM]":
-        """Load a checkpoint."""
+    def open(
+        self, model: str, options: EngineOptions, progress: Progress
+    ) -> "AbstractContextManager[LLM]":
+        """Load a checkpoint, and say how far it is: bytes read, and bytes in all."""
         ...
 
     def plan(self, model: str, options: EngineOptions) -> "Plan":
@@ -90,16 +95,21 @@ class Services(Protocol):
         """Measure this machine for a model's shapes."""
         ...
 
+    def examine(self, model: str, options: EngineOptions) -> "tuple[Check, ...]":
+        """Check this machine."""
+        ...
+
 
 class _Package:
     """The package itself, imported when it is called."""
 
     @contextmanager
-    def open(self, model: str, options: EngineOptions) -> "Iterator[LLM]":
+    def open(self, model: str, options: EngineOptions, progress: Progress) -> "Iterator[LLM]":
         from deskside.llm import LLM
         from deskside.machine.binding import bound
 
-        with LLM.open(model, options) as llm, bound(llm.placement.ranks[0].coordinator):
+        loaded = LLM.open(model, options, progress)
+        with loaded as llm, bound(llm.placement.ranks[0].coordinator):
             yield llm  # this thread is the coordinator
 
     def plan(self, model: str, options: EngineOptions) -> "Plan":
@@ -111,6 +121,15 @@ class _Package:
         from deskside.runtime.profiling import profile
 
         return profile(model, options, seconds)
+
+    def examine(self, model: str, options: EngineOptions) -> "tuple[Check, ...]":
+        from deskside.runtime.examine import examine
+
+        return examine(model, options)
+
+
+def _unseen(_done: int, _total: int) -> None:
+    """Take in a load's progress and show nothing."""
 
 
 class _Terminated(BaseException):
@@ -178,6 +197,7 @@ def _dispatch(words: Sequence[str], services: Services) -> int:
     app.command(commands.run, sort_key=1)
     app.command(commands.plan, sort_key=2)
     app.command(commands.profile, sort_key=3)
+    app.command(commands.doctor, sort_key=4)
     try:
         result = app(words, print_error=False, exit_on_error=False)
     except CycloptsError as error:
@@ -252,7 +272,7 @@ class _Commands:
         params, out = sampling.params(), sys.stdout
         for stop in params.stop:
             utf8.to_bytes(stop, "--stop")  # known before a model is loaded
-        with self.services.open(model.model, engine) as llm:
+        with self._loaded(model.model, engine, shown=not quiet) as llm:
             result = show(
                 llm.stream(text, params),
                 None if json else out,
@@ -265,6 +285,14 @@ class _Commands:
             where = out if out.isatty() else sys.stderr
             print(rates_of(result).line(), file=where)
         return 0
+
+    @contextmanager
+    def _loaded(self, model: str, engine: EngineOptions, *, shown: bool) -> "Iterator[LLM]":
+        with ExitStack() as stack:
+            with Loading(sys.stderr) as loading:
+                progress = loading if shown else _unseen
+                llm = stack.enter_context(self.services.open(model, engine, progress))
+            yield llm
 
     def plan(
         self,
@@ -296,3 +324,19 @@ class _Commands:
         found = self.services.profile(model.model, engine, seconds)
         print(jsonlib.dumps(profile_json(found)) if json else profile_lines(found))  # noqa: T201
         return 0
+
+    def doctor(
+        self,
+        *,
+        json: AsJson = False,
+        model: Model = ModelOptions(),  # noqa: B008
+        engine: Engine = EngineOptions(),  # noqa: B008
+        process: Process = ProcessOptions(),  # noqa: B008
+    ) -> int:
+        """Check this machine for a model: one row a subject, what it means and what helps."""
+        from deskside.report import doctor
+
+        checks = self.services.examine(model.model, engine)
+        said = jsonlib.dumps(doctor.as_json(checks)) if json else "\n".join(doctor.as_lines(checks))
+        print(said)  # noqa: T201
+        return 0 if doctor.fit(checks) else DOES_NOT_FIT

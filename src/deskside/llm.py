@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Self
 
+from deskside.checkpoint.loader import Progress
 from deskside.config import EngineOptions
 from deskside.core import (
     Acceptance,
@@ -80,18 +81,23 @@ class LLM:
         self._runtime = runtime
 
     @staticmethod
-    def open(model: str = "deskside-mini", options: EngineOptions | None = None) -> "LLM":
+    def open(
+        model: str = "deskside-mini",
+        options: EngineOptions | None = None,
+        progress: Progress | None = None,
+    ) -> "LLM":
         """Plan, then load a checkpoint.
 
         Args:
             model: a folder in the 0731 layout, or the name of a checkpoint that ships.
             options: how to load and run it.
+            progress: is told bytes read and bytes to read in all, after each tensor.
 
         Raises:
             CheckpointError: the folder does not hold a whole checkpoint.
             CapacityError: it does not fit; nothing was read.
         """
-        return LLM(build(model, options or EngineOptions()))
+        return LLM(build(model, options or EngineOptions(), progress))
 
     @property
     def tokenizer(self) -> Tokenizer:

@@ -39,7 +39,7 @@ class FakeModel:
     asked: dict[str, Any] = field(default_factory=dict)
     closed: bool = False
 
-    def open(self, model: str, options: EngineOptions) -> Self:
+    def open(self, model: str, options: EngineOptions, progress: object = None) -> Self:
         self.asked |= {"model": model, "options": options}
         return self
 
@@ -70,7 +70,7 @@ class Loaded:
 
     fake: FakeModel
 
-    def open(self, model: str, options: EngineOptions) -> Any:
+    def open(self, model: str, options: EngineOptions, progress: object) -> Any:
         loaded = self.fake.open(model, options)
         view = SimpleNamespace(stream=loaded.stream, plan=SimpleNamespace(kv_tokens=4096))
 

@@ -25,7 +25,7 @@ class Counting:
     """Opens to a model that writes `tick` forever and `closed` to standard error at its end."""
 
     @contextmanager
-    def open(self, model: str, options: object) -> Iterator[Any]:
+    def open(self, model: str, options: object, progress: object) -> Iterator[Any]:
         try:
             yield SimpleNamespace(stream=self.stream)
         finally:

@@ -16,10 +16,8 @@ LOG = logging.getLogger(__name__)
 
 def bind(cpus: Iterable[int]) -> str | None:
     """Tie the calling thread to CPUs; where that is forbidden, return what is lost instead."""
-    wanted = set(cpus)
     try:
-        if os.sched_getaffinity(0) != wanted:
-            os.sched_setaffinity(0, wanted)
+        os.sched_setaffinity(0, set(cpus))
     except OSError as error:
         return (
             f"cannot be bound to its CPUs ({error.strerror}): it may run on a worker's core, and "

@@ -4,7 +4,7 @@ A packed matrix is two tensors in the checkpoint and one object here; the expert
 three views of its bank. Nothing is decoded.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from torch import Tensor
 
@@ -16,7 +16,7 @@ from deskside.formats.packed import Format, Packed
 from deskside.layout.names import TensorSpec
 from deskside.ops.linear import Weight
 
-__all__ = ["load"]
+__all__ = ["bank_ranges", "load"]
 
 
 def load(
@@ -42,6 +42,17 @@ def load(
     loaded = stream(checkpoint, wanted, progress, room=banks.room, cut=cut)
     rest = ((spec.name, tensor) for spec, tensor in loaded if not Banks.holds(spec))
     return {**_assemble(rest), **banks.packed()}
+
+
+def bank_ranges(weights: Mapping[str, Weight]) -> list[tuple[int, int]]:
+    """Return first address and end of every part of the banks."""
+    parts = (
+        part
+        for name, weight in weights.items()
+        if isinstance(weight, Packed) and weight.format is Format.MXFP4 and ".experts." in name
+        for part in (weight.codes, weight.scales)
+    )
+    return [(part.data_ptr(), part.data_ptr() + part.nbytes) for part in parts]
 
 
 def _assemble(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, Weight]:

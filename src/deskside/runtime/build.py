@@ -6,12 +6,13 @@ together. Nothing changes configuration afterwards.
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import torch
 
 from deskside.checkpoint.index import Checkpoint
+from deskside.checkpoint.loader import Progress
 from deskside.config import EngineOptions, profile_folder
 from deskside.core import Request
 from deskside.engine.engine import Engine, Owners
@@ -23,14 +24,15 @@ from deskside.kernels import native, rows
 from deskside.kernels.pool import set_workers, touch
 from deskside.kernels.tiers import force_tier, tiers
 from deskside.layout.folder import resolve
-from deskside.machine.placement import Placement, RankPlace, place
+from deskside.machine.placement import Placement, RankPlace
 from deskside.model.flash import Flash
-from deskside.model.weights import load
+from deskside.model.weights import bank_ranges, load
 from deskside.ops.opset import OpSet
 from deskside.planning.plan import Plan, plan_folder
 from deskside.runtime.costs import CostRecord, with_costs
 from deskside.runtime.experts import expert_service
 from deskside.runtime.measure import measured
+from deskside.runtime.placing import LOSSES, placed, tell
 from deskside.runtime.profiles import fingerprint, known_rates
 from deskside.runtime.speculate import Draft, drafts, greedy_only
 from deskside.scheduler.admission import Admissions
@@ -41,11 +43,7 @@ from deskside.text.tokenizer import Tokenizer
 
 __all__ = ["Runtime", "build"]
 
-Progress = Callable[[int, int], None]
-
 LOG = logging.getLogger(__name__)
-LOSSES = logging.getLogger("deskside.machine")
-"""What the user is told without asking: this machine could do better."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +74,9 @@ def build(model: str, options: EngineOptions, progress: Progress | None = None) 
     checkpoint = Checkpoint.open(resolve(model))
     plan = plan_folder(model, options, known_rates(model, options))
     plan.require_fit()
-    placement = _placed(plan, options)
+    placement = placed(plan.machine.topology, options, plan.options.tensor_parallel)
+    for loss in placement.warnings:
+        LOSSES.warning("%s", loss)
     tokenizer = Tokenizer.open(checkpoint.folder)
     tokenizer.check(plan.spec, str(checkpoint.folder / "tokenizer.json"))
     drafting = drafts(plan, options)
@@ -87,6 +87,7 @@ def build(model: str, options: EngineOptions, progress: Progress | None = None) 
         progress,
         memory=HostMemory(options.huge_pages == "on", touch),
     )
+    tell(placement, bank_ranges(weights))
     body = rows.compiled if options.kernels == "native" else None
     state = KvState.allocate(
         plan.spec, plan.options.kv_format, plan.kv_pages, plan.max_running, body
@@ -114,17 +115,6 @@ def build(model: str, options: EngineOptions, progress: Progress | None = None) 
         engine=Engine(target, state, owners, builder, _stop_rules(plan, tokenizer), speculation),
         state_bytes=state.nbytes + (draft.context.nbytes if draft else 0),
     )
-
-
-def _placed(plan: Plan, options: EngineOptions) -> Placement:
-    """Divide the machine as the plan found it, before anything was bound."""
-    threads = None if options.threads == "auto" else options.threads
-    placement = place(plan.machine.topology, plan.options.tensor_parallel, threads=threads)
-    for warning in placement.warnings:
-        LOSSES.warning("%s", warning)
-    if options.bind == "off":
-        return replace(placement, ranks=tuple(rank.loose() for rank in placement.ranks))
-    return placement
 
 
 def _operations(options: EngineOptions, own: RankPlace) -> OpSet:

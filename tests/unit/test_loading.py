@@ -1,0 +1,73 @@
+"""What a load shows, by a clock that the test turns."""
+
+import io
+
+import pytest
+
+from deskside.report.loading import Loading
+
+GIB = 1024**3
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def test_a_line_every_five_seconds(clock: Clock) -> None:
+    out = io.StringIO()
+    with Loading(out, clock) as loading:
+        for tenth in range(1, 121):
+            clock.now = 100 + tenth / 10
+            loading(tenth * GIB // 10, 20 * GIB)
+    assert out.getvalue().splitlines() == [
+        "deskside: loading 5.00 GiB of 20.00 GiB, 1.00 GiB/s, 15 s left",
+        "deskside: loading 10.00 GiB of 20.00 GiB, 1.00 GiB/s, 10 s left",
+    ]
+
+
+def test_nothing_was_read_yet(clock: Clock) -> None:
+    out = io.StringIO()
+    with Loading(out, clock) as loading:
+        clock.now += 6
+        loading(0, GIB)
+    assert out.getvalue() == "deskside: loading 0 B of 1.00 GiB, 0 B/s, not begun\n"
+
+
+@pytest.mark.parametrize("out", [io.StringIO(), Terminal()])
+def test_a_quick_load_shows_nothing(clock: Clock, out: io.StringIO) -> None:
+    with Loading(out, clock) as loading:
+        for step in range(10):
+            clock.now += 0.04
+            loading(step, 9)
+    assert out.getvalue() == ""
+
+
+def test_a_terminal_gets_a_bar_that_goes_away(clock: Clock) -> None:
+    out = Terminal()
+
+    def load() -> None:
+        with Loading(out, clock) as loading:
+            for step in range(10):
+                clock.now += 1
+                loading(step * GIB, 9 * GIB)
+            raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match="stop"):
+        load()
+    text = out.getvalue()
+    assert "loading" in text
+    assert "9.0 GiB" in text
+    assert "\x1b[?25h" in text  # the cursor is shown again
