@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from deskside.cli import main
+from deskside.config import EngineOptions
+from deskside.llm import LLM
 from deskside.text.tokenizer import Tokenizer
 from tests.miniature import write_miniature
 from tests.unit.text.conftest import small_tokenizer
@@ -145,3 +147,12 @@ def test_more_threads_than_cpus_are_refused(
     error = capsys.readouterr().err
     assert f"--threads {have + 1}: rank 0 may use {have} CPU" in error
     assert f"use --threads {have} or auto" in error
+
+
+def test_a_load_tells_how_far_it_is(folder: Path) -> None:
+    calls: list[tuple[int, int]] = []
+    options = EngineOptions(kv_tokens=512, max_running=1, threads=1)
+    with LLM.open(str(folder), options, lambda *told: calls.append(told)) as llm:
+        weights = llm.plan.weights
+    assert calls[-1] == (weights, weights)
+    assert [done for done, _ in calls] == sorted({done for done, _ in calls})
