@@ -21,6 +21,7 @@ BACKENDS: list[dict[str, object]] = [
         {"backend": "hybrid", "fetch_fraction": fraction, "expert_slots": slots}
         for fraction, slots in product((0.0, 0.28, 1.0), (8, 13, 40))
     ),
+    {"backend": "hybrid", "fetch_fraction": 0.28, "expert_slots": 2, "max_running": 1},
 ]
 CODE = ["def fibonacci(n):", "import os\n\n\ndef main():\n", "class Stack:\n"]
 

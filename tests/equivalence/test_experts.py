@@ -19,6 +19,7 @@ from deskside.formats.packed import Format, Packed
 from deskside.kernels import native
 from deskside.ops.integer_moe import windows_of
 from deskside.ops.opset import OpSet
+from deskside.planning.split import fewest_slots
 
 EXPERTS, HIDDEN, INNER, TOPK, LIMIT, MOST = 8, 160, 96, 3, 10.0, 1.5
 FRACTIONS = (0.0, 0.28, 0.5, 1.0)
@@ -114,6 +115,17 @@ def test_every_slot_count(slots: int) -> None:
         for turn in range(6):
             step = Rows.of(LAYERS[turn % 3], 2, 0, turn)
             assert step.run(service).equal(step.run(ExpertService(NATIVE)))
+        assert_resident(service, cache)
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+@pytest.mark.parametrize("fraction", FRACTIONS)
+def test_the_fewest_slots_are_enough(rows: int, fraction: float) -> None:
+    """No layer's experts fit whole; every step still has what it needs."""
+    service, cache = hybrid(fewest_slots(EXPERTS, TOPK, rows), fraction)
+    for turn in range(30):
+        step = Rows.of(LAYERS[turn % 3], rows, 0, turn)
+        assert step.run(service).equal(step.run(ExpertService(NATIVE)))
         assert_resident(service, cache)
 
 

@@ -70,6 +70,7 @@ def _settle(arrival: Arrival, error: BaseException) -> None:
 
 def _empty(device: Device, like: Packed, slots: int) -> Packed:
     def room(part: torch.Tensor) -> torch.Tensor:
-        return torch.empty((slots, *part.shape[1:]), dtype=part.dtype, device=device.memory)
+        # Written once, so that the memory is taken at start and not by the first fetches.
+        return torch.full((slots, *part.shape[1:]), 0, dtype=part.dtype, device=device.memory)
 
     return Packed(room(like.codes), room(like.scales), like.format)

@@ -1,5 +1,6 @@
 """Puts the service of routed experts together as a plan says."""
 
+import logging
 from collections.abc import Mapping
 
 from deskside.device import HostDevice
@@ -13,10 +14,14 @@ from deskside.planning.plan import Plan
 
 __all__ = ["expert_service"]
 
+LOG = logging.getLogger(__name__)
+
 
 def expert_service(plan: Plan, weights: Mapping[str, Weight], ops: OpSet) -> ExpertService:
     """Return the service for all layers; where the plan has slots they are allocated here."""
     experts = plan.experts
+    for line in experts.lines():
+        LOG.info("experts: %s", line)
     if not experts.slots:
         return ExpertService(ops)
     slots = ExpertSlots.allocate(HostDevice(), _banks(weights), experts.slots)

@@ -84,7 +84,8 @@ def _counts(threads: int) -> list[int]:
 def _predicted(
     spec: ModelSpec, machine: Machine, options: EngineOptions, rates: Rates
 ) -> dict[str, float]:
-    asked = PlanOptions.of(replace(options, backend="auto", fetch_fraction="auto"))
+    free = replace(options, backend="auto", fetch_fraction="auto", expert_slots="auto")
+    asked = PlanOptions.of(free)
     found: dict[str, float] = {}
     for backend in PLACES:
         chosen = replace(asked, experts=ExpertOptions(backend))

@@ -153,7 +153,8 @@ def test_the_command(
     hybrid = ["plan", "--backend", "hybrid", "--json"]
     assert main([*hybrid, *one]) == 2
     assert "no profile of this model" in capsys.readouterr().err
-    assert main(["profile", "--seconds", "0.01", "--json", *one]) == 0
+    asked = ["--backend", "hybrid", "--fetch-fraction", "0.5", "--expert-slots", "9"]  # no matter
+    assert main(["profile", "--seconds", "0.01", "--json", *one, *asked]) == 0
     told = json.loads(capsys.readouterr().out)
     now = fingerprint(EngineOptions(threads=1), read_topology())
     kept = load(profile_folder(), spec_of("deskside-mini"), now)
