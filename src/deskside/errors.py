@@ -9,10 +9,13 @@ from typing import ClassVar
 __all__ = [
     "CapacityError",
     "CheckpointError",
+    "ContextLengthError",
     "DesksideError",
     "InputError",
     "LostRankError",
     "LostWorkerError",
+    "NanLogitsError",
+    "PortHeldError",
     "ProfileError",
 ]
 
@@ -30,6 +33,10 @@ class InputError(DesksideError):
     """Something the user typed or sent can't be taken: an option, a prompt, a file."""
 
     exit_code: ClassVar[int] = 2
+
+
+class ContextLengthError(InputError):
+    """A prompt with its output is longer than what is allocated, or than the model can read."""
 
 
 class CheckpointError(InputError):
@@ -56,3 +63,13 @@ class LostWorkerError(DesksideError):
     """A thread of the worker pool died or does not move; the process should end."""
 
     exit_code: ClassVar[int] = 4
+
+
+class NanLogitsError(DesksideError):
+    """The logits of a request are no numbers; no other request is touched."""
+
+
+class PortHeldError(DesksideError):
+    """The address to listen on is taken; the message names by whom where that can be seen."""
+
+    exit_code: ClassVar[int] = 5

@@ -81,6 +81,11 @@ class Engine:
         self._speculation = speculation
         self._live: dict[SequenceId, Live] = {}
 
+    @property
+    def free(self) -> tuple[int, int]:
+        """Pages and ring slots that no sequence holds."""
+        return self._owners.pages.free, self._owners.rings.free
+
     def step(self, plan: StepPlan) -> StepOutput:
         """Run one step. A fault costs the request whose rows raise it, and no other.
 

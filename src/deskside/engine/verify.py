@@ -14,6 +14,7 @@ from torch import Tensor
 from deskside.core import TokenLogprob
 from deskside.engine.live import Live
 from deskside.engine.logprobs import Ask, read
+from deskside.errors import NanLogitsError
 from deskside.speculate.acceptance import BlockUniforms, Verdict, accept, accept_greedy
 from deskside.speculate.policy import History
 
@@ -80,6 +81,9 @@ def judge(logits: Tensor, questions: Sequence[Question]) -> list[Answer]:
     Args:
         logits: [rows, vocab] float32, question after question.
         questions: the spans that sample, in the order of their rows.
+
+    Raises:
+        NanLogitsError: a question's rows hold something else than numbers.
     """
     parts = logits.split([question.rows for question in questions])
     packed = [_answer(rows, one) for rows, one in zip(parts, questions, strict=True)]
@@ -88,12 +92,20 @@ def judge(logits: Tensor, questions: Sequence[Question]) -> list[Answer]:
         for rows, one, verdict in zip(parts, questions, packed, strict=True)
         if one.asks
     ]
-    verdicts = Verdict.read(torch.stack(packed))
+    sound = [_sound(rows, verdict) for rows, verdict in zip(parts, packed, strict=True)]
+    verdicts = Verdict.read(torch.stack(sound))
+    if any(verdict.token < 0 for verdict in verdicts):
+        raise NanLogitsError("the model's output is not a number (NaN or infinite)")
     numbers = read(asks)
     return [
         Answer(v.accepted, v.token, next(numbers)[: v.accepted + 1] if one.asks else ())
         for v, one in zip(verdicts, questions, strict=True)
     ]
+
+
+def _sound(logits: Tensor, verdict: Tensor) -> Tensor:
+    """Return the verdict, or -1 where the logits are no numbers: known without another read."""
+    return torch.where(logits.isfinite().all(), verdict, -1)
 
 
 def _answer(logits: Tensor, question: Question) -> Tensor:
