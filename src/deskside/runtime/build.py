@@ -162,9 +162,20 @@ def _record(plan: Plan, options: EngineOptions) -> CostRecord:
 
 
 def _scheduler(plan: Plan, greedy_only: bool) -> Scheduler:
+    drafter = plan.spec.drafter if plan.options.drafter else None
     return Scheduler(
-        Admissions(plan.kv_pages, plan.max_running, plan.spec.vocab, greedy_only=greedy_only),
-        StepLimits(plan.options.prefill_chunk, plan.options.step_tokens),
+        Admissions(
+            plan.kv_pages,
+            plan.max_running,
+            plan.spec.vocab,
+            positions=plan.spec.max_positions,
+            greedy_only=greedy_only,
+        ),
+        StepLimits(
+            plan.options.prefill_chunk,
+            plan.options.step_tokens,
+            drafter.block if drafter else 0,
+        ),
     )
 
 

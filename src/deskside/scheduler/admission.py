@@ -7,7 +7,7 @@ count is kept, so a running request never waits for room and is never preempted.
 """
 
 from deskside.core import Request
-from deskside.errors import InputError
+from deskside.errors import ContextLengthError, InputError
 from deskside.layout.kv import PAGE, pages_for
 
 __all__ = ["Admissions"]
@@ -16,27 +16,43 @@ __all__ = ["Admissions"]
 class Admissions:
     """Counts pages and places for running requests."""
 
-    def __init__(self, pages: int, places: int, vocab: int, *, greedy_only: bool = False) -> None:
+    def __init__(
+        self,
+        pages: int,
+        places: int,
+        vocab: int,
+        *,
+        positions: int | None = None,
+        greedy_only: bool = False,
+    ) -> None:
         """Count from all free.
 
         Args:
             pages: of the cache.
             places: requests that may run at once.
             vocab: tokens of the model.
+            positions: the longest text that the model can read.
             greedy_only: whether the width rule bears no sampled request.
         """
         self._pages = pages
+        self._positions = positions
         self._vocab = vocab
         self._greedy_only = greedy_only
         self._free_pages = pages
         self._free_places = places
 
+    @property
+    def greedy_only(self) -> bool:
+        """Whether sampled requests are refused."""
+        return self._greedy_only
+
     def check(self, request: Request) -> None:
         """Refuse a request that could never run.
 
         Raises:
-            InputError: the prompt is empty, too long with its output, a token is unknown, or the
-                width rule would bias what is drawn.
+            InputError: the prompt is empty, a token is unknown, or the width rule would bias what
+                is drawn.
+            ContextLengthError: it is too long with its output.
         """
         params = request.params
         if not request.prompt:
@@ -50,11 +66,16 @@ class Admissions:
                 f"--width-rule argmax would bias sampled output: need temperature 0, have "
                 f"{params.temperature}; use stop or expect, or force it with biased-argmax"
             )
+        need = f"need {len(request.prompt)} + {params.max_tokens} = {request.limit} tokens"
         if pages_for(request.limit) > self._pages:
-            raise InputError(
-                f"prompt and output are too long: need {len(request.prompt)} + "
-                f"{params.max_tokens} = {request.limit} tokens, have "
+            raise ContextLengthError(
+                f"prompt and output are too long: {need}, have "
                 f"{self._pages * PAGE}; lower --max-tokens or raise --kv-tokens"
+            )
+        if self._positions is not None and request.limit > self._positions:
+            raise ContextLengthError(
+                f"prompt and output are too long: {need}, the model reads {self._positions}; "
+                "lower --max-tokens or shorten the prompt"
             )
 
     def take(self, request: Request) -> int | None:

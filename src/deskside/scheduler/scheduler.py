@@ -24,6 +24,8 @@ class StepLimits:
 
     prefill_chunk: int
     step_tokens: int
+    proposals: int = 0
+    """Most rows that a drafter adds to the one of a request that streams."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,21 @@ class Scheduler:
         self._next_step = 0
 
     @property
+    def greedy_only(self) -> bool:
+        """Whether sampled requests are refused."""
+        return self._admissions.greedy_only
+
+    @property
+    def running(self) -> int:
+        """Requests that were admitted and have not ended."""
+        return len(self._running)
+
+    @property
+    def waiting(self) -> int:
+        """Requests that are queued."""
+        return len(self._waiting)
+
+    @property
     def idle(self) -> bool:
         """Whether nobody waits, runs or leaves."""
         return not (self._waiting or self._running or self._aborts)
@@ -70,7 +87,7 @@ class Scheduler:
         """Queue a request; return its sequence and its seed, drawn where it has none.
 
         Raises:
-            InputError: the request could never run.
+            InputError: the request could never run; a ContextLengthError where it is too long.
         """
         self._admissions.check(request)
         seed = request.params.seed
@@ -124,7 +141,8 @@ class Scheduler:
         yield from (one.span(1) for one in streaming)
         rows = self._limits.prefill_chunk
         if streaming:
-            rows = min(rows, max(1, self._limits.step_tokens - len(streaming)))
+            taken = len(streaming) * (1 + self._limits.proposals)
+            rows = min(rows, max(1, self._limits.step_tokens - taken))
         for one in self._running.values():
             if one.prompt_left and rows:
                 chunk = min(rows, one.prompt_left)

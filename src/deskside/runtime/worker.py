@@ -1,0 +1,208 @@
+"""The engine's process: takes requests from the wire, runs steps, sends what they brought.
+
+Owns the loop of one rank and the names of requests on the wire. It decides nothing about HTTP and
+knows no text. Torch loads only after the process is tied to its parent, so that a parent that dies
+early leaves nothing behind.
+"""
+
+import ctypes
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from deskside.config import EngineOptions
+from deskside.core import Request, SamplingParams, SequenceId, StepOutput
+from deskside.errors import ContextLengthError, DesksideError, InputError
+from deskside.wire.messages import (
+    Abort,
+    Accepted,
+    Alive,
+    Command,
+    Failed,
+    Gauges,
+    Order,
+    Progress,
+    Ready,
+    Refused,
+    Step,
+    Stop,
+    Submit,
+)
+from deskside.wire.sockets import WorkerEnd
+
+if TYPE_CHECKING:
+    from deskside.runtime.build import Runtime
+
+__all__ = ["Builder", "Leader", "serve_order"]
+
+Builder = Callable[[str, EngineOptions, Callable[[int, int], None]], "Runtime"]
+"""From a model's name, options and a listener for bytes read, to a runtime."""
+
+PR_SET_PDEATHSIG = 1
+HEARTBEAT = 0.5
+PROGRESS_EVERY = 0.2
+
+
+@dataclass(slots=True)
+class Leader:
+    """The loop of plan, step and learn, between two sockets."""
+
+    runtime: "Runtime"
+    wire: WorkerEnd
+    _keys: dict[SequenceId, str] = field(default_factory=dict)
+    _sequences: dict[str, SequenceId] = field(default_factory=dict)
+    _stopping: bool = False
+    _step: int = 0
+
+    def warm_up(self) -> None:
+        """Let one token come all the way through, as a request's does."""
+        bos = self.runtime.tokenizer.bos
+        params = SamplingParams(temperature=0, max_tokens=2, ignore_eos=True)
+        self.runtime.scheduler.submit(Request((bos,), params))
+        while not self.runtime.scheduler.idle:
+            self._run_step()
+
+    def run(self) -> None:
+        """Serve until told to stop."""
+        self.wire.send(self._ready())
+        while not self._stopping:
+            idle = self.runtime.scheduler.idle
+            for command in self.wire.receive(HEARTBEAT if idle else 0):
+                self._obey(command)
+            if not self.runtime.scheduler.idle:
+                self._send_step()
+            elif idle:
+                self.wire.send(Alive(gauges=self._gauges()))
+
+    def _obey(self, command: Command) -> None:
+        match command:
+            case Submit():
+                self._submit(command)
+            case Abort():
+                for key in command.keys:
+                    self._abort(key)
+            case Stop():
+                self._stopping = True
+
+    def _submit(self, command: Submit) -> None:
+        try:
+            sequence, seed = self.runtime.scheduler.submit(command.request)
+        except InputError as error:
+            long = isinstance(error, ContextLengthError)
+            code = "context_length_exceeded" if long else "invalid_request"
+            self.wire.send(Refused(key=command.key, code=code, message=str(error)))
+            return
+        self._keys[sequence] = command.key
+        self._sequences[command.key] = sequence
+        self.wire.send(Accepted(key=command.key, seed=seed))
+
+    def _abort(self, key: str) -> None:
+        sequence = self._sequences.pop(key, None)
+        if sequence is not None:
+            del self._keys[sequence]
+            self.runtime.scheduler.abort(sequence)
+
+    def _run_step(self) -> tuple[StepOutput, int]:
+        plan = self.runtime.scheduler.plan_step()
+        self._step = plan.step
+        output = self.runtime.engine.step(plan)
+        self.runtime.scheduler.learn(output)
+        return output, sum(span.rows for span in plan.spans)
+
+    def _send_step(self) -> None:
+        started = time.perf_counter()
+        output, rows = self._run_step()
+        emissions = {}
+        for sequence, emission in output.emissions.items():
+            key = self._keys[sequence]
+            emissions[key] = emission
+            if emission.finish is not None:
+                del self._keys[sequence], self._sequences[key]
+        seconds = time.perf_counter() - started
+        self.wire.send(Step(emissions=emissions, gauges=self._gauges(), rows=rows, seconds=seconds))
+
+    def _gauges(self) -> Gauges:
+        pages, slots = self.runtime.engine.free
+        return Gauges(
+            running=self.runtime.scheduler.running,
+            waiting=self.runtime.scheduler.waiting,
+            free_pages=pages,
+            free_slots=slots,
+            step=self._step,
+        )
+
+    def _ready(self) -> Ready:
+        plan = self.runtime.plan
+        return Ready(
+            kv_tokens=plan.kv_tokens,
+            kv_pages=plan.kv_pages,
+            max_running=plan.max_running,
+            max_positions=plan.spec.max_positions,
+            vocab=plan.spec.vocab,
+            greedy_only=self.runtime.scheduler.greedy_only,
+            speculates=plan.options.drafter and plan.spec.drafter is not None,
+            gauges=self._gauges(),
+        )
+
+
+def _die_with(parent: int) -> None:
+    """Ask the kernel to end this process when its parent ends, and end if that happened before."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        sys.exit(1)
+
+
+def _package_build() -> Builder:
+    from deskside.runtime.build import build  # loads torch
+
+    return build
+
+
+def _progress(wire: WorkerEnd) -> Callable[[int, int], None]:
+    """Return a listener that reports bytes read, not more than a few times a second."""
+    last = -PROGRESS_EVERY
+
+    def report(done: int, total: int) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last >= PROGRESS_EVERY or done == total:
+            last = now
+            wire.send(Progress(phase="weights", done=done, total=total))
+
+    return report
+
+
+def serve_order(build: Builder | None = None) -> int:
+    """Read an order from standard input, load, serve, and return the exit code.
+
+    Args:
+        build: makes the runtime; by default the package's own.
+    """
+    order = Order.model_validate_json(sys.stdin.buffer.readline())
+    _die_with(order.parent)
+    with WorkerEnd(order.commands, order.events) as wire:
+        try:
+            wire.send(Progress(phase="starting"))
+            runtime = (build or _package_build())(order.model, order.options, _progress(wire))
+            wire.send(Progress(phase="warm-up"))
+            leader = Leader(runtime, wire)
+            leader.warm_up()
+            leader.run()
+        except DesksideError as error:
+            wire.send(Failed(exit_code=error.exit_code, message=str(error)))
+            return error.exit_code
+        except Exception as fault:  # the top of this process
+            traceback.print_exc()
+            told = f"internal fault in the engine: {type(fault).__name__}: {fault}"
+            wire.send(Failed(exit_code=1, message=" ".join(told.split())))
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(serve_order())
