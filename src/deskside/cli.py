@@ -27,6 +27,7 @@ from deskside.config import (
     ModelOptions,
     ProcessOptions,
     SamplingOptions,
+    ServerOptions,
     from_environment,
     read_file,
     refusal,
@@ -74,6 +75,7 @@ Sampling = Annotated[
     SamplingOptions,
     Parameter(name="*", negative="", allow_leading_hyphen=True),  # a stop string may be "--"
 ]
+Server = Annotated[ServerOptions, Flat]
 Process = Annotated[ProcessOptions, Flat]
 Progress = Callable[[int, int], None]
 
@@ -97,6 +99,10 @@ class Services(Protocol):
 
     def examine(self, model: str, options: EngineOptions) -> "tuple[Check, ...]":
         """Check this machine."""
+        ...
+
+    def serve(self, model: str, engine: EngineOptions, options: ServerOptions) -> int:
+        """Answer HTTP until a signal; return the exit code."""
         ...
 
 
@@ -126,6 +132,11 @@ class _Package:
         from deskside.runtime.examine import examine
 
         return examine(model, options)
+
+    def serve(self, model: str, engine: EngineOptions, options: ServerOptions) -> int:
+        from deskside.server.serve import serve
+
+        return serve(model, engine, options)
 
 
 def _unseen(_done: int, _total: int) -> None:
@@ -198,6 +209,7 @@ def _dispatch(words: Sequence[str], services: Services) -> int:
     app.command(commands.plan, sort_key=2)
     app.command(commands.profile, sort_key=3)
     app.command(commands.doctor, sort_key=4)
+    app.command(commands.serve, sort_key=5)
     try:
         result = app(words, print_error=False, exit_on_error=False)
     except CycloptsError as error:
@@ -340,3 +352,14 @@ class _Commands:
         said = jsonlib.dumps(doctor.as_json(checks)) if json else "\n".join(doctor.as_lines(checks))
         print(said)  # noqa: T201
         return 0 if doctor.fit(checks) else DOES_NOT_FIT
+
+    def serve(
+        self,
+        *,
+        model: Model = ModelOptions(),  # noqa: B008
+        server: Server = ServerOptions(),  # noqa: B008
+        engine: Engine = EngineOptions(),  # noqa: B008
+        process: Process = ProcessOptions(),  # noqa: B008
+    ) -> int:
+        """Answer OpenAI's HTTP API, for many clients at once."""
+        return self.services.serve(model.model, engine, server)

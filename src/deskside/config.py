@@ -25,7 +25,9 @@ __all__ = [
     "Numerics",
     "ProcessOptions",
     "SamplingOptions",
+    "ServerOptions",
     "from_environment",
+    "notify_socket",
     "profile_folder",
     "read_file",
     "refusal",
@@ -258,6 +260,93 @@ class SamplingOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """How `deskside serve` meets its clients. Times are in seconds, sizes in bytes."""
+
+    host: str = field(default="127.0.0.1", metadata=_doc("Address to listen on."))
+    port: int = field(default=8000, metadata=_doc("Port to listen on; 0 takes a free one."))
+    api_key: str | None = field(
+        default=None,
+        metadata=_doc(
+            "Key that every request must carry. Others on this machine can read a command line: "
+            "prefer DESKSIDE_API_KEY or --api-key-file."
+        ),
+    )
+    api_key_file: Path | None = field(
+        default=None, metadata=_doc("File whose first line is that key.")
+    )
+    open_to_all: bool = field(
+        default=False, metadata=_doc("Listen on a public address without a key.")
+    )
+    allowed_hosts: tuple[str, ...] = field(
+        default=(),
+        metadata=_doc("Further host names that clients may call the service by; repeatable."),
+    )
+    cors_origins: tuple[str, ...] = field(
+        default=(),
+        metadata=_doc("Origins whose web pages may call the service; none by default."),
+    )
+    served_model_name: str | None = field(
+        default=None, metadata=_doc("Name of the model in requests; by default that of its folder.")
+    )
+    any_model_name: bool = field(
+        default=False, metadata=_doc("Take every model name in a request for the one that is here.")
+    )
+    default_max_tokens: int = field(
+        default=4096,
+        metadata=_doc("Most tokens of a chat answer that sets no limit, where so many fit."),
+    )
+    max_queue: int = field(
+        default=64, metadata=_doc("Most sequences that wait; further ones are answered with 429.")
+    )
+    max_body: int = field(default=16 * 2**20, metadata=_doc("Largest body of a request, in bytes."))
+    receive_timeout: float = field(
+        default=30.0, metadata=_doc("Seconds in which a client must send headers, then a body.")
+    )
+    send_timeout: float = field(
+        default=60.0, metadata=_doc("Seconds after which a client that reads nothing is dropped.")
+    )
+    keep_alive: float = field(
+        default=10.0,
+        metadata=_doc("Seconds of silence after which a stream carries a comment line."),
+    )
+    drain_timeout: float = field(
+        default=30.0, metadata=_doc("Seconds that running requests have to end after SIGTERM.")
+    )
+    watchdog: float = field(
+        default=120.0,
+        metadata=_doc("Seconds without a word from the engine after which it counts as hung."),
+    )
+    status_every: float = field(
+        default=10.0, metadata=_doc("Seconds between two status lines while the service is busy.")
+    )
+
+    def __post_init__(self) -> None:
+        """Refuse values that no service could obey, naming the option."""
+        if not 0 <= self.port < 65536:
+            raise InputError(f"--port must lie in [0, 65535], got {self.port}")
+        for name in ("default_max_tokens", "max_queue", "max_body"):
+            _check_count(name, getattr(self, name))
+        for name in _SECONDS:
+            if not 0 < getattr(self, name) <= 86_400:
+                raise InputError(
+                    f"{_flag(name)} must lie in (0, 86400] seconds, got {getattr(self, name)}"
+                )
+        if self.api_key is not None and self.api_key_file is not None:
+            raise InputError("the key is given twice: use one of --api-key and --api-key-file")
+
+
+_SECONDS = (
+    "receive_timeout",
+    "send_timeout",
+    "keep_alive",
+    "drain_timeout",
+    "watchdog",
+    "status_every",
+)
+
+
+@dataclass(frozen=True, slots=True)
 class ProcessOptions:
     """How the command itself behaves; not read from the file."""
 
@@ -270,7 +359,7 @@ class ProcessOptions:
     )
 
 
-FILE_RECORDS = (ModelOptions, EngineOptions, SamplingOptions)
+FILE_RECORDS = (ModelOptions, EngineOptions, SamplingOptions, ServerOptions)
 
 
 def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
@@ -354,3 +443,9 @@ def wants_traceback(arguments: Sequence[str], environ: Mapping[str, str] | None 
     """Whether an internal fault is to be shown whole, known before anything is parsed."""
     environ = os.environ if environ is None else environ
     return "--debug" in arguments or environ.get(PREFIX + "DEBUG", "") not in ("", "0", "false")
+
+
+def notify_socket(environ: Mapping[str, str] | None = None) -> str | None:
+    """Return where a service manager wants to hear that the service is ready."""
+    environ = os.environ if environ is None else environ
+    return environ.get("NOTIFY_SOCKET") or None

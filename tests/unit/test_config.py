@@ -10,7 +10,9 @@ from deskside.config import (
     ModelOptions,
     ProcessOptions,
     SamplingOptions,
+    ServerOptions,
     from_environment,
+    notify_socket,
     read_file,
     refusal,
     wants_traceback,
@@ -39,7 +41,9 @@ def test_defaults() -> None:
     )
 
 
-@pytest.mark.parametrize("record", [ModelOptions, EngineOptions, SamplingOptions, ProcessOptions])
+@pytest.mark.parametrize(
+    "record", [ModelOptions, EngineOptions, SamplingOptions, ServerOptions, ProcessOptions]
+)
 def test_every_option_has_a_doc(record: type) -> None:
     for option in fields(record):
         assert option.metadata["help"].endswith((".", "8192")), option.name
@@ -136,3 +140,26 @@ def test_traceback_is_asked_for_by_flag_or_variable() -> None:
     assert wants_traceback([], {"DESKSIDE_DEBUG": "1"})
     assert not wants_traceback(["run"], {"DESKSIDE_DEBUG": "0"})
     assert not wants_traceback(["run"], {})
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"port": -1}, r"--port must lie in \[0, 65535\], got -1"),
+        ({"port": 65_536}, "--port must lie in"),
+        ({"max_queue": 0}, "--max-queue must be a whole number from 1"),
+        ({"max_body": True}, "--max-body must be"),
+        ({"watchdog": 0.0}, "--watchdog must lie in"),
+        ({"drain_timeout": float("nan")}, "--drain-timeout must lie in"),
+        ({"send_timeout": float("inf")}, "--send-timeout must lie in"),
+    ],
+)
+def test_bad_server_values_name_the_option(values: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        ServerOptions(**values)  # type: ignore[arg-type]
+
+
+def test_the_service_managers_socket_is_read_here_alone() -> None:
+    assert notify_socket({}) is None
+    assert notify_socket({"NOTIFY_SOCKET": ""}) is None
+    assert notify_socket({"NOTIFY_SOCKET": "/run/x"}) == "/run/x"

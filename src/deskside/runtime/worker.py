@@ -6,6 +6,7 @@ early leaves nothing behind.
 """
 
 import ctypes
+import logging
 import os
 import signal
 import sys
@@ -45,6 +46,7 @@ Builder = Callable[[str, EngineOptions, Callable[[int, int], None]], "Runtime"]
 
 PR_SET_PDEATHSIG = 1
 HEARTBEAT = 0.5
+LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 PROGRESS_EVERY = 0.2
 
 
@@ -185,6 +187,7 @@ def serve_order(build: Builder | None = None) -> int:
     """
     order = Order.model_validate_json(sys.stdin.buffer.readline())
     _die_with(order.parent)
+    logging.basicConfig(format=LOG_FORMAT, level=logging.WARNING)
     with WorkerEnd(order.commands, order.events) as wire:
         try:
             wire.send(Progress(phase="starting"))

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from deskside.core import Emission, FinishReason, Request, SamplingParams, StepOutput, StepPlan
-from deskside.errors import InputError
+from deskside.errors import ContextLengthError, InputError
 from deskside.scheduler.admission import Admissions
 from deskside.scheduler.scheduler import Scheduler, StepLimits
 
@@ -110,3 +110,40 @@ def test_a_request_without_seed_gets_one() -> None:
 def test_what_can_never_run_is_refused_at_once(refused: Request, word: str) -> None:
     with pytest.raises(InputError, match=word):
         make(pages=10).submit(refused)
+
+
+def test_a_step_leaves_room_for_the_proposals_of_streams() -> None:
+    limits = StepLimits(prefill_chunk=100, step_tokens=20, proposals=5)
+    scheduler = Scheduler(Admissions(10, 4, vocab=50), limits)
+    scheduler.submit(request(5))
+    run(scheduler, scheduler.plan_step())
+    scheduler.submit(request(60))
+    assert shapes(scheduler.plan_step()) == [(0, 5, 1, True), (1, 0, 14, False)]
+
+
+def test_what_is_too_long_says_so_by_its_type() -> None:
+    admissions = Admissions(pages=4, places=4, vocab=50, positions=300)
+    admissions.check(request(290, output=10))
+    with pytest.raises(ContextLengthError, match=r"291 \+ 10 = 301 tokens, the model reads 300"):
+        admissions.check(request(291, output=10))
+    with pytest.raises(ContextLengthError, match=r"503 \+ 10 = 513 tokens, have 512.*--kv-tokens"):
+        admissions.check(request(503, output=10))
+    with pytest.raises(InputError) as empty:
+        admissions.check(request(0))
+    assert not isinstance(empty.value, ContextLengthError)
+
+
+def test_counts_follow_who_waits_and_runs() -> None:
+    scheduler = make(places=1)
+    first, _ = scheduler.submit(request(5))
+    second, _ = scheduler.submit(request(5))
+    assert (scheduler.running, scheduler.waiting) == (0, 2)
+    run(scheduler, scheduler.plan_step())
+    assert (scheduler.running, scheduler.waiting) == (1, 1)
+    scheduler.abort(second)
+    assert (scheduler.running, scheduler.waiting) == (1, 0)
+    scheduler.abort(first)
+    assert scheduler.running == 0
+    assert not scheduler.idle, "the engine has still to hear of it"
+    assert scheduler.plan_step().aborts == (first,)
+    assert scheduler.idle

@@ -1,0 +1,133 @@
+"""The HTTP application of a service: routes, the layers around them, and errors in one form."""
+
+from typing import Any
+
+import pydantic_core
+from fastapi import APIRouter, FastAPI
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp
+
+from deskside.server import faults
+from deskside.server.faults import Fault
+from deskside.server.gate import Gate
+from deskside.server.guard import Guard, Rules
+from deskside.server.limits import Limits
+from deskside.server.openai.chat import ChatFields, Rendered, chat, render
+from deskside.server.openai.completions import complete
+from deskside.server.openai.fields import CompletionFields
+from deskside.server.openai.replies import ChatCompletion, Completion
+from deskside.server.record import RequestLog
+from deskside.server.routes import add_routes
+from deskside.server.service import Service
+
+__all__ = ["make_app"]
+
+
+class _JsonRequest(Request):
+    """A request whose JSON is read strictly: no NaN, no lone surrogate, no deep nesting."""
+
+    async def json(self) -> Any:
+        """Return the parsed body.
+
+        Raises:
+            Fault: it is no JSON.
+        """
+        try:
+            return pydantic_core.from_json(await self.body(), allow_inf_nan=False)
+        except ValueError as error:
+            raise faults.bad_request(
+                f"the body is no JSON: {error}", code="invalid_json"
+            ) from error
+
+
+class _JsonRoute(APIRoute):
+    """A route that reads its body that way."""
+
+    def get_route_handler(self) -> Any:
+        """Return the handler, given requests of our own kind."""
+        handler = super().get_route_handler()
+
+        async def strict(request: Request) -> Response:
+            return await handler(_JsonRequest(request.scope, request.receive))
+
+        return strict
+
+
+def make_app(service: Service, rules: Rules) -> ASGIApp:
+    """Return the application, with its layers around it.
+
+    Args:
+        service: what the routes work with.
+        rules: who may call.
+    """
+    app = FastAPI(title="deskside", version=service.version, redirect_slashes=False)
+    router = APIRouter(route_class=_JsonRoute)
+    add_routes(router, service)
+    _add_generation(router, service)
+    app.include_router(router)
+    _answer_errors(app)
+    layers: ASGIApp = app
+    if rules.origins:
+        layers = CORSMiddleware(
+            layers,
+            allow_origins=sorted(rules.origins),
+            allow_methods=["GET", "POST", "DELETE"],
+            allow_headers=["authorization", "content-type", "x-api-key"],
+        )
+    layers = Limits(layers, service.options.max_body, service.options.receive_timeout)
+    layers = Gate(layers, service.engine)
+    return RequestLog(Guard(layers, rules), service.metrics)
+
+
+def _add_generation(router: APIRouter, service: Service) -> None:
+    @router.post("/v1/completions", response_model=Completion)
+    async def completions(request: Request, fields: CompletionFields) -> Response:
+        """Continue raw text or token ids."""
+        return await complete(service, request, fields)
+
+    @router.post("/v1/chat/completions", response_model=ChatCompletion)
+    async def chat_completions(request: Request, fields: ChatFields) -> Response:
+        """Answer a conversation."""
+        return await chat(service, request, fields)
+
+    @router.post("/render")
+    async def render_prompt(fields: ChatFields) -> Rendered:
+        """Show the exact prompt of a conversation, as text and as token ids."""
+        return await render(service, fields)
+
+
+def _answer_errors(app: FastAPI) -> None:
+    """Put every error into one form."""
+
+    @app.exception_handler(Fault)
+    async def on_fault(_: Request, fault: Fault) -> JSONResponse:
+        return fault.response()
+
+    @app.exception_handler(RequestValidationError)
+    async def on_invalid(_: Request, error: RequestValidationError) -> JSONResponse:
+        return _invalid(error).response()
+
+    @app.exception_handler(HTTPException)
+    async def on_http(_: Request, error: HTTPException) -> JSONResponse:
+        code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code)
+        fault = Fault(error.status_code, str(error.detail), code=code, headers=error.headers or {})
+        return fault.response()
+
+    @app.exception_handler(Exception)
+    async def on_bug(_: Request, error: Exception) -> JSONResponse:
+        told = f"internal fault: {type(error).__name__}"
+        return Fault(500, told, faults.SERVER, "internal_fault").response()
+
+
+def _invalid(error: RequestValidationError) -> Fault:
+    """Name the first field that does not hold what it must."""
+    first = error.errors()[0]
+    where = [str(part) for part in first["loc"] if part not in ("body", "query", "path")]
+    if not where:
+        return faults.bad_request(f"the body is no JSON object of this request: {first['msg']}")
+    return faults.bad_request(f"{'.'.join(where)[:200]}: {first['msg']}", where[0])

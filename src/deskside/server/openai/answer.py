@@ -1,0 +1,138 @@
+"""From a ticket's emissions to what its choices say: text, counts and log probabilities.
+
+Owns what completions and chat have in common. Knows no shape of a reply.
+"""
+
+import time
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass, field
+
+from deskside.core import Emission, FinishReason, TokenLogprob
+from deskside.server import faults
+from deskside.server.engine import Ticket
+from deskside.server.metrics import Ended
+from deskside.server.openai.replies import Finish, Usage
+from deskside.server.record import RequestRecord
+from deskside.server.service import Service
+from deskside.text.answer import AnswerStream
+from deskside.text.reasoning import Channel
+
+__all__ = ["Answer", "Choice", "Piece", "finish_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What one step adds to a choice; `finish` says that nothing follows."""
+
+    parts: list[tuple[Channel, str]]
+    """Text that became certain, by channel."""
+    tokens: tuple[int, ...]
+    logprobs: tuple[TokenLogprob, ...] = ()
+    finish: FinishReason | None = None
+
+    @property
+    def text(self) -> str:
+        """All of the text."""
+        return "".join(text for _, text in self.parts)
+
+
+@dataclass(slots=True)
+class Choice:
+    """One sequence, as its reader sees it."""
+
+    prompt_tokens: int
+    text: AnswerStream
+    tokens: int = 0
+    finish: FinishReason | None = None
+
+    def take(self, emission: Emission) -> Piece:
+        """Add a step's tokens and return what became certain.
+
+        Raises:
+            Fault: the engine lost this sequence.
+        """
+        if emission.fault is not None:
+            raise faults.of_engine(emission.fault)
+        self.tokens += len(emission.tokens)
+        self.finish = emission.finish
+        parts = self.text.feed(emission.tokens)
+        if self.finish is not None:
+            parts += self.text.finish()
+        return Piece(parts, emission.tokens, emission.logprobs, emission.finish)
+
+
+@dataclass(slots=True)
+class Answer:
+    """All choices of one request, from submission to end."""
+
+    service: Service
+    ticket: Ticket
+    choices: Sequence[Choice]
+    record: RequestRecord
+    prompts: int = 1
+    """Prompts that the choices continue, one group of choices after the other."""
+    _ended: set[int] = field(default_factory=set)
+
+    async def pieces(self) -> AsyncGenerator[tuple[int, Piece], None]:
+        """Yield what each step adds, by the choice's place; nothing is left behind at the end.
+
+        Raises:
+            Fault: the engine, or one of the sequences, came to grief.
+        """
+        try:
+            async for place, emission in self.ticket:
+                piece = self.choices[place].take(emission)
+                self._note(place, emission)
+                if piece.tokens:
+                    yield place, piece
+        finally:
+            self._close()
+
+    def usage(self) -> Usage:
+        """Return the counts; a prompt counts once, however many choices continue it."""
+        group = len(self.choices) // self.prompts
+        prompt = sum(choice.prompt_tokens for choice in self.choices[::group])
+        output = sum(choice.tokens for choice in self.choices)
+        reasoning = sum(choice.text.reasoning_tokens for choice in self.choices)
+        return Usage.of(prompt, output, reasoning)
+
+    def _note(self, place: int, emission: Emission) -> None:
+        record = self.record
+        record.completion_tokens += len(emission.tokens)
+        record.verified += emission.verified
+        record.accepted += emission.accepted
+        if emission.finish is not None:
+            record.finish = emission.finish.value
+            self._end(place, emission.finish.value)
+
+    def _end(self, place: int, reason: str) -> None:
+        self._ended.add(place)
+        first = self.ticket.first_token
+        choice = self.choices[place]
+        self.service.metrics.ended(
+            Ended(
+                reason,
+                choice.prompt_tokens,
+                choice.tokens,
+                time.perf_counter() - self.ticket.submitted,
+                None if first is None else first - self.ticket.submitted,
+            )
+        )
+
+    def _close(self) -> None:
+        """Let go of what still runs, and complete the record."""
+        self.ticket.close()
+        record = self.record
+        if self.ticket.first_token is not None:
+            record.first_token = self.ticket.first_token - record.started
+        record.seeds = tuple(seed for _, seed in sorted(self.ticket.seeds.items()))
+        left = [place for place in range(len(self.choices)) if place not in self._ended]
+        for place in left:
+            self._end(place, "abort")
+        if left:
+            record.finish = "abort"
+
+
+def finish_of(reason: FinishReason) -> Finish:
+    """Return the word that clients know for an end."""
+    return "length" if reason is FinishReason.LENGTH else "stop"

@@ -1,0 +1,176 @@
+"""What a client gets: OpenAI's objects for completions and chat, whole and in chunks."""
+
+from typing import Literal
+
+from pydantic import BaseModel
+
+__all__ = [
+    "ChatChoice",
+    "ChatChunk",
+    "ChatChunkChoice",
+    "ChatCompletion",
+    "ChatDelta",
+    "ChatLogprobs",
+    "ChatMessage",
+    "Completion",
+    "CompletionChoice",
+    "CompletionDetails",
+    "Finish",
+    "ListedLogprobs",
+    "PromptDetails",
+    "TokenLogprobs",
+    "TopLogprob",
+    "Usage",
+]
+
+Finish = Literal["stop", "length"]
+
+
+class PromptDetails(BaseModel):
+    """Of the prompt's tokens: those that were computed before."""
+
+    cached_tokens: int = 0
+
+
+class CompletionDetails(BaseModel):
+    """Of the output's tokens: reasoning, its end among it."""
+
+    reasoning_tokens: int = 0
+
+
+class Usage(BaseModel):
+    """Counts of tokens; the end token counts."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptDetails
+    completion_tokens_details: CompletionDetails
+
+    @staticmethod
+    def of(prompt: int, output: int, reasoning: int = 0) -> "Usage":
+        """Return the counts of a prompt and its output."""
+        return Usage(
+            prompt_tokens=prompt,
+            completion_tokens=output,
+            total_tokens=prompt + output,
+            prompt_tokens_details=PromptDetails(cached_tokens=0),
+            completion_tokens_details=CompletionDetails(reasoning_tokens=reasoning),
+        )
+
+
+class ListedLogprobs(BaseModel):
+    """Log probabilities of a completion, one list for each kind of fact."""
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[int]
+
+
+class CompletionChoice(BaseModel):
+    """One continuation, or what a chunk adds to it."""
+
+    index: int
+    text: str
+    logprobs: ListedLogprobs | None = None
+    finish_reason: Finish | None = None
+    seed: int | None = None
+    """What its draws followed from; the same seed and choice repeat it."""
+
+
+class Completion(BaseModel):
+    """An answer of /v1/completions, or a chunk of it."""
+
+    id: str
+    object: Literal["text_completion"]
+    created: int
+    model: str
+    system_fingerprint: str
+    choices: list[CompletionChoice]
+    usage: Usage | None = None
+
+
+class TopLogprob(BaseModel):
+    """A token that might have stood in a place."""
+
+    token: str
+    logprob: float
+    bytes: list[int] | None
+
+
+class TokenLogprobs(TopLogprob):
+    """A token that stands in a place, and the likeliest ones there."""
+
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(BaseModel):
+    """Log probabilities of a chat answer, token by token."""
+
+    content: list[TokenLogprobs]
+    refusal: None = None
+
+
+class ChatMessage(BaseModel):
+    """What the model says."""
+
+    role: Literal["assistant"] = "assistant"
+    content: str | None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    """The same as `reasoning_content`: clients know one or the other."""
+    refusal: None = None
+
+
+class ChatChoice(BaseModel):
+    """One answer."""
+
+    index: int
+    message: ChatMessage
+    logprobs: ChatLogprobs | None = None
+    finish_reason: Finish
+    seed: int | None = None
+
+
+class ChatCompletion(BaseModel):
+    """An answer of /v1/chat/completions."""
+
+    id: str
+    object: Literal["chat.completion"]
+    created: int
+    model: str
+    system_fingerprint: str
+    choices: list[ChatChoice]
+    usage: Usage
+
+
+class ChatDelta(BaseModel):
+    """What a chunk adds to a message; absent fields are not sent."""
+
+    role: Literal["assistant"] | None = None
+    content: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+
+
+class ChatChunkChoice(BaseModel):
+    """What a chunk adds to an answer."""
+
+    index: int
+    delta: ChatDelta
+    logprobs: ChatLogprobs | None = None
+    finish_reason: Finish | None = None
+    seed: int | None = None
+
+
+class ChatChunk(BaseModel):
+    """A chunk of a chat answer."""
+
+    id: str
+    object: Literal["chat.completion.chunk"]
+    created: int
+    model: str
+    system_fingerprint: str
+    choices: list[ChatChunkChoice]
+    usage: Usage | None = None

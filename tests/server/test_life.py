@@ -1,0 +1,278 @@
+"""From the first probe to the last process: loading, draining, dying, and what is left."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2 as httpx
+import pytest
+
+from deskside.runtime.folder import RunFolder
+from tests.server.double import Act
+from tests.server.rig import END_SECONDS, ROOT, Server, read_events, serving, started
+
+LOOP = {"prompt": [Act.LOOP, 0, 100, 200], "max_tokens": 4000, "temperature": 0}
+
+
+def gone(process: int, seconds: float = 10.0) -> bool:
+    """Whether a process ends within some seconds."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            if Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def run_folders() -> set[Path]:
+    return set(Path(tempfile.gettempdir()).glob("deskside-run-*"))
+
+
+class Reader(threading.Thread):
+    """Reads one stream to its end."""
+
+    def __init__(self, server: Server, **fields: Any) -> None:
+        super().__init__()
+        self.server, self.fields = server, fields
+        self.events: list[Any] = []
+        self.first = threading.Event()
+        self.ended = 0.0
+        self.start()
+
+    def run(self) -> None:
+        body = {"stream": True, **self.fields}
+        with httpx.stream(
+            "POST", self.server.url + "/v1/completions", json=body, timeout=60
+        ) as answer:
+            for event in read_events(answer.iter_lines()):
+                self.events.append(event)
+                self.first.set()
+        self.ended = time.monotonic()
+
+
+def test_a_start_from_the_first_probe_to_a_killed_parent(tmp_path: Path) -> None:
+    address = str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(address)
+        manager.settimeout(60)
+        with started("--kv-tokens", "1024", environ={"NOTIFY_SOCKET": address}) as server:
+            _is_honest_while_it_loads(server)
+            server.wait_ready()
+            assert manager.recv(100) == b"READY=1"
+            _listens_on_one_port(server)
+            worker = server.worker()
+            assert "libtorch" not in Path(f"/proc/{server.process.pid}/maps").read_text()
+            assert "libtorch" in Path(f"/proc/{worker}/maps").read_text()
+            server.process.kill()
+            server.process.wait(END_SECONDS)
+            assert gone(worker)
+            with socket.socket() as again:
+                again.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                again.bind(("127.0.0.1", server.port))
+
+
+def _is_honest_while_it_loads(server: Server) -> None:
+    percents = []
+    assert server.get("/health/live").status_code == 200
+    while (answer := server.get("/health/ready")).status_code == 503:
+        said = answer.json()
+        assert said["error"]["code"] == "loading"
+        assert answer.headers["retry-after"]
+        percents.append(said["percent"])
+        assert said["phase"] in said["error"]["message"]
+        assert server.get("/metrics").status_code in (200, 503)
+        time.sleep(0.02)
+    assert answer.status_code == 200
+    assert percents == sorted(percents)
+    assert len(set(percents)) > 1
+    assert server.post("/v1/completions", {"prompt": "x"}).status_code == 200
+
+
+def _listens_on_one_port(server: Server) -> None:
+    inodes = set()
+    for process in (server.process.pid, server.worker()):
+        for link in os.scandir(f"/proc/{process}/fd"):
+            inodes.add(os.readlink(link.path).removeprefix("socket:[").removesuffix("]"))
+    listening = []
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and fields[9] in inodes:
+                listening.append(int(fields[1].rpartition(":")[2], 16))
+    assert listening == [server.port]
+    owners = {folder: (folder / "owner").read_text().split()[0] for folder in run_folders()}
+    (own,) = [folder for folder, owner in owners.items() if owner == str(server.process.pid)]
+    assert own.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_drain_lets_streams_end_and_takes_nothing_new() -> None:
+    before = run_folders()
+    with serving("--kv-tokens", "8192", "--drain-timeout", "4") as server:
+        worker = server.worker()
+        short = Reader(server, **{**LOOP, "max_tokens": 60})
+        endless = Reader(server, **LOOP)
+        assert short.first.wait(20)
+        assert endless.first.wait(20)
+        server.process.send_signal(signal.SIGTERM)
+        end = time.monotonic() + 10
+        while server.get("/health/ready").status_code == 200 and time.monotonic() < end:
+            time.sleep(0.02)
+        refused = server.post("/v1/completions", {"prompt": "x"})
+        assert refused.status_code == 503
+        assert refused.json()["error"]["code"] == "draining"
+        server.process.send_signal(signal.SIGTERM)  # a second one skips nothing
+        short.join(60)
+        assert short.events[-1] == "[DONE]"
+        endless.join(60)
+        assert endless.events[-1]["error"]["code"] == "draining"
+        assert "[DONE]" not in endless.events
+        assert server.process.wait(END_SECONDS) == 143
+        assert gone(worker)
+    assert run_folders() - before == set()
+
+
+def test_sigterm_while_it_loads() -> None:
+    with started("--kv-tokens", "1024") as server:
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(END_SECONDS) == 143
+
+
+def test_a_dead_worker_ends_everything_with_a_word() -> None:
+    with serving("--kv-tokens", "8192", "--prefill-chunk", "64") as server:
+        worker = server.worker()
+        readers = [Reader(server, **{**LOOP, "max_tokens": 1000}) for _ in range(3)]
+        assert all(reader.first.wait(20) for reader in readers)
+        slow = {"prompt": [Act.SLOW, 0, *[300] * 3000], "max_tokens": 5}
+        readers.append(Reader(server, **slow))
+        body = {"prompt": [Act.KILL, 3, *range(300, 320)], "temperature": 0}
+        answer = server.post("/v1/completions", body)
+        assert answer.status_code == 503
+        assert answer.json()["error"]["code"] == "engine_dead"
+        for reader in readers:
+            reader.join(30)
+            assert reader.events[-1]["error"]["code"] == "engine_dead"
+            assert "[DONE]" not in reader.events
+        assert server.process.wait(END_SECONDS) == 4
+        line = server.log.read_text().splitlines()[-1]
+        assert line.startswith("deskside: error: the engine is gone")
+        assert "SIGKILL" in line
+        assert str(worker) in line
+
+
+@pytest.mark.slow
+def test_a_worker_that_dies_idle_ends_the_service() -> None:
+    with serving("--kv-tokens", "1024") as server:
+        os.kill(server.worker(), signal.SIGKILL)
+        assert server.process.wait(END_SECONDS) == 4
+
+
+@pytest.mark.parametrize("how", [pytest.param("hang", marks=pytest.mark.slow), "stop"])
+def test_a_worker_that_says_nothing_counts_as_dead(how: str) -> None:
+    with serving("--kv-tokens", "1024", "--watchdog", "3") as server:
+        worker = server.worker()
+        prompt = [Act.HANG, 3, *range(100, 120)] if how == "hang" else LOOP["prompt"]
+        reader = Reader(server, **{**LOOP, "prompt": prompt, "max_tokens": 500})
+        assert reader.first.wait(20)
+        if how == "stop":
+            os.kill(worker, signal.SIGSTOP)
+            end = time.monotonic() + 2
+            while server.get("/health/ready").status_code == 200 and time.monotonic() < end:
+                time.sleep(0.02)
+            assert server.get("/health/ready").status_code == 503
+        reader.join(60)
+        assert reader.events[-1]["error"]["code"] == "engine_dead"
+        assert "--watchdog" in reader.events[-1]["error"]["message"]
+        assert server.process.wait(END_SECONDS) == 4
+        assert gone(worker)
+
+
+def test_what_a_killed_run_left_is_removed(tmp_path: Path) -> None:
+    with RunFolder.create(tmp_path) as mine:
+        assert mine.path.stat().st_mode & 0o777 == 0o700
+        dead = tmp_path / f"{mine.path.name}-dead"
+        dead.mkdir()
+        (dead / "owner").write_text(f"{os.getpid()} 1\n")  # our process id, of another time
+        torn = tmp_path / f"{mine.path.name}-torn"
+        torn.mkdir()
+        with RunFolder.create(tmp_path):
+            assert not dead.exists()
+            assert torn.exists()  # not known to be anybody's
+            assert mine.path.exists()
+    assert not mine.path.exists()
+
+
+def _failure(*options: str) -> tuple[int, str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "deskside", "serve", *options],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    return done.returncode, done.stderr.splitlines()[-1]
+
+
+def test_what_cannot_be_served_is_one_line_and_a_code(tmp_path: Path) -> None:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        held.listen()
+        code, line = _failure("--port", str(held.getsockname()[1]))
+        assert code == 5
+        assert f"process {os.getpid()}" in line
+        assert "--port" in line
+    code, line = _failure("--host", "0.0.0.0", "--port", "0")
+    assert code == 2
+    assert "--open-to-all" in line
+    code, line = _failure("--model", str(tmp_path))
+    assert code == 2
+    code, line = _failure("--port", "0", "--kv-tokens", "100000000000")
+    assert code == 3
+    assert line.startswith("deskside: error: does not fit")
+
+
+def test_the_real_engine_serves_what_run_says() -> None:
+    prompt = "def fibonacci(n):"
+    done = subprocess.run(
+        [sys.executable, "-m", "deskside", "run", "--json", "--max-tokens", "24", prompt],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    want = json.loads(done.stdout)["text"]
+    with serving("--kv-tokens", "4096", scripted=False) as server:
+        assert server.complete(prompt=prompt, max_tokens=24)["choices"][0]["text"] == want
+        texts: list[str] = []
+        readers = [
+            threading.Thread(
+                target=lambda: texts.append(
+                    server.complete(prompt=prompt, max_tokens=24)["choices"][0]["text"]
+                )
+            )
+            for _ in range(4)
+        ]
+        for reader in readers:
+            reader.start()
+        for reader in readers:
+            reader.join()
+        assert texts == [want] * 4
+
+
+@pytest.fixture(autouse=True)
+def _nothing_in_shared_memory() -> Iterator[None]:
+    before = set(os.listdir("/dev/shm"))
+    yield
+    assert not {name for name in set(os.listdir("/dev/shm")) - before if "deskside" in name}

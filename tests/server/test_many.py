@@ -1,0 +1,198 @@
+"""Many clients at once: the same bytes as alone, a bounded queue, and nothing held by who left."""
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from tests.server.double import Act
+from tests.server.rig import Server, serving
+
+STREAMS = 16
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with serving(
+        *("--kv-tokens", "16384", "--max-running", "16", "--max-queue", "8"),
+        *("--prefill-chunk", "64", "--step-tokens", "64", "--speculation", "2"),
+    ) as running:
+        yield running
+
+
+def _fields(place: int) -> dict[str, Any]:
+    return {
+        "prompt": [0, *range(300 + place, 320 + 20 * place, 1 + place % 3)],
+        "max_tokens": 30,
+        "temperature": place % 2,
+        "seed": place,
+        "repetition_penalty": 1.0 + 0.1 * (place % 4),
+    }
+
+
+def test_streams_bring_the_bytes_that_they_bring_alone(server: Server) -> None:
+    def text(place: int) -> str:
+        events = server.events("/v1/completions", **_fields(place))
+        assert events[-1] == "[DONE]"
+        return "".join(event["choices"][0]["text"] for event in events[:-1])
+
+    alone = [text(place) for place in range(STREAMS)]
+    with ThreadPoolExecutor(STREAMS) as pool:
+        together = list(pool.map(text, range(STREAMS)))
+    assert together == alone
+    assert len(set(alone)) == STREAMS
+    server.wait_idle()
+
+
+def test_the_queue_is_bounded(server: Server) -> None:
+    looping = {"prompt": [Act.LOOP, 0, 100], "max_tokens": 30, "ignore_eos": True}
+    ready = threading.Barrier(60)
+
+    def ask(_: int) -> tuple[int, str | None]:
+        ready.wait()
+        answer = server.post("/v1/completions", looping)
+        return answer.status_code, answer.headers.get("retry-after")
+
+    with ThreadPoolExecutor(60) as pool:
+        answers = list(pool.map(ask, range(60)))
+    served = [answer for answer in answers if answer[0] == 200]
+    refused = [answer for answer in answers if answer[0] == 429]
+    assert len(served) >= 16 + 8  # some may come after others have ended
+    assert len(served) + len(refused) == 60
+    assert refused, "60 requests at once must exceed 24 places"
+    assert all(retry is not None for _, retry in refused)
+    server.wait_idle()
+
+
+def _request(port: int, fields: dict[str, Any]) -> socket.socket:
+    body = json.dumps(fields).encode()
+    wire = socket.create_connection(("127.0.0.1", port), timeout=20)
+    head = (
+        "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n"
+    )
+    wire.sendall(head.encode() + body)
+    return wire
+
+
+def _drop(wire: socket.socket, how: str) -> None:
+    if how == "reset":
+        linger = b"\x01\0\0\0\0\0\0\0"
+        wire.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        wire.close()
+    elif how == "close":
+        wire.close()
+    else:
+        wire.shutdown(socket.SHUT_WR)
+        while wire.recv(65_536):  # the other side gives up and closes
+            pass
+        wire.close()
+
+
+PHASES = {
+    "prefill": ({"prompt": [Act.SLOW, 0, *[100] * 2000]}, 0.1),
+    "decode": ({"prompt": [Act.LOOP, 0, 100, 200]}, 0.3),
+}
+
+
+@pytest.mark.parametrize("how", ["close", "reset", "half"])
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("phase", PHASES)
+def test_who_leaves_holds_nothing(server: Server, phase: str, stream: bool, how: str) -> None:
+    fields, after = PHASES[phase]
+    free = server.wait_idle()
+    wire = _request(server.port, {**fields, "max_tokens": 2000, "stream": stream})
+    end = time.monotonic() + 10
+    while not server.state()["running"] and time.monotonic() < end:
+        time.sleep(0.01)
+    time.sleep(after)
+    assert server.state()["running"] == 1
+    _drop(wire, how)
+    left = server.wait_idle()
+    assert (left["free_pages"], left["free_slots"]) == (free["free_pages"], free["free_slots"])
+
+
+def test_who_leaves_the_queue_does_not_touch_who_runs(server: Server) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        blockers = [
+            _request(server.port, {"prompt": [Act.LOOP, 0, 100], "max_tokens": 900})
+            for _ in range(15)
+        ]
+        want = {"prompt": [Act.LOOP, 0, 100, 200, 300], "max_tokens": 60}
+        running = pool.submit(server.complete, **want)
+        end = time.monotonic() + 20
+        while server.state()["running"] < 16 and time.monotonic() < end:
+            time.sleep(0.02)
+        queued = [_request(server.port, want) for _ in range(3)]
+        while server.state()["waiting"] < 3 and time.monotonic() < end:
+            time.sleep(0.02)
+        assert server.state()["waiting"] == 3
+        for wire in queued:
+            wire.close()
+        text = running.result(60)["choices"][0]["text"]
+        for wire in blockers:
+            wire.close()
+    server.wait_idle()
+    assert server.complete(**want)["choices"][0]["text"] == text
+
+
+def test_a_fault_in_one_request_is_nobody_elses(server: Server) -> None:
+    good = {"prompt": [Act.LOOP, 0, 100, 200, 300], "max_tokens": 40}
+    want = server.complete(**good)["choices"][0]["text"]
+    for act, code in ((Act.NAN, "nan_logits"), (Act.RAISE, "out_of_memory")):
+        bad = {"prompt": [act, 5, *range(100, 140)], "max_tokens": 30, "temperature": 0}
+        with ThreadPoolExecutor(1) as pool:
+            other = pool.submit(server.complete, **good)
+            answer = server.post("/v1/completions", bad)
+            assert answer.status_code == 500, answer.text
+            assert answer.json()["error"]["code"] == code
+            events = server.events("/v1/completions", **bad)
+            assert events[-1]["error"]["code"] == code
+            assert "[DONE]" not in events
+            assert other.result(60)["choices"][0]["text"] == want
+    server.wait_idle()
+
+
+def test_an_administrator_lists_and_ends_requests(server: Server) -> None:
+    wire = _request(server.port, {"prompt": [Act.LOOP, 0, 100], "max_tokens": 4000, "stream": True})
+    end = time.monotonic() + 10
+    while not server.state()["requests"] and time.monotonic() < end:
+        time.sleep(0.01)
+    (listed,) = server.state()["requests"]
+    import httpx2 as httpx
+
+    path = f"{server.url}/admin/requests/{listed['id']}"
+    assert httpx.delete(path).json() == {"aborted": listed["id"]}
+    assert httpx.delete(path).status_code == 404
+    said = b""
+    while piece := wire.recv(65_536):
+        said += piece
+        if b'"code":' in said or b'"code": ' in said:
+            break
+    assert b"aborted" in said
+    wire.close()
+    server.wait_idle()
+
+
+def test_metrics_count_what_was_emitted(server: Server) -> None:
+    def read() -> dict[str, float]:
+        lines = server.get("/metrics").text.splitlines()
+        return {
+            line.rpartition(" ")[0]: float(line.rpartition(" ")[2])
+            for line in lines
+            if not line.startswith("#")
+        }
+
+    name = 'deskside_generation_tokens_total{model_name="deskside-mini"}'
+    before = read()
+    server.complete(prompt=[0, 7, 8, 9], max_tokens=10)
+    after = read()
+    assert after[name] - before[name] == 4
+    assert after[name.replace("deskside_gen", "vllm:gen")] == after[name]
+    drafted = 'vllm:spec_decode_num_draft_tokens_total{model_name="deskside-mini"}'
+    assert after[drafted] > before[drafted]
