@@ -22,6 +22,10 @@ BACKENDS: list[dict[str, object]] = [
         for fraction, slots in product((0.0, 0.28, 1.0), (8, 13, 40))
     ),
     {"backend": "hybrid", "fetch_fraction": 0.28, "expert_slots": 2, "max_running": 1},
+    *(
+        {"backend": "hybrid", "fetch_fraction": 0.28, "expert_slots": slots, "speculation": width}
+        for slots, width in ((8, 3), (64, "auto"))
+    ),
 ]
 CODE = ["def fibonacci(n):", "import os\n\n\ndef main():\n", "class Stack:\n"]
 

@@ -11,7 +11,7 @@ import pytest
 
 from deskside.cli import main
 from deskside.config import EngineOptions
-from deskside.errors import CheckpointError, InputError
+from deskside.errors import CheckpointError, InputError, ProfileError
 from deskside.kernels.tiers import Tiers
 from deskside.machine.devices import PciDevice
 from deskside.machine.machine import Machine
@@ -23,9 +23,11 @@ from deskside.runtime.examine import examine
 from deskside.runtime.placing import placed
 from tests.flash import flash
 from tests.unit.machine.trees import GIB, desk, machine_files, put
+from tests.unit.planning.test_experts import RATES
 
 SLOW = Tiers(("portable",), "portable", False)
 NAMES = ["kernels", "threads", "binding", "topology", "devices", "load", "memory", "huge pages"]
+NAMES += ["profile"]
 
 
 @pytest.fixture
@@ -47,7 +49,7 @@ def facts(tmp_path: Path) -> Facts:
 
 def planned(topology: Topology, gib: int) -> Plan:
     machine = Machine(Memory(502 * GIB, gib * GIB), topology)
-    return make_plan(flash(), machine, PlanOptions(kv_tokens=65_536))
+    return make_plan(flash(), machine, PlanOptions(kv_tokens=65_536), RATES)
 
 
 def row(facts: Facts, name: str) -> Check:
@@ -186,3 +188,15 @@ def test_torch_is_not_loaded() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
     assert done.returncode in (0, 3), done.stderr
+
+
+def test_a_machine_that_was_not_measured(facts: Facts) -> None:
+    assert "tok/s" in row(facts, "profile").found
+    stale = ProfileError("one.json: was made with threads 2, now 4: run `deskside profile`")
+    plan = make_plan(flash(), facts.machine, PlanOptions(kv_tokens=65_536), stale)
+    found = row(replace(facts, plan=plan), "profile")
+    assert found.state is State.WARN
+    assert found.found == str(stale)
+    assert found.knob == "deskside profile"
+    assert "--backend hybrid" in found.means
+    assert row(replace(facts, plan=stale), "profile").means == "there is no plan"

@@ -63,7 +63,17 @@ class Facts:
 
 def diagnose(facts: Facts) -> tuple[Check, ...]:
     """Judge the facts, one row a subject."""
-    checks = [_kernels, _threads, _binding, _topology, _devices, _load, _memory, _huge_pages]
+    checks = [
+        _kernels,
+        _threads,
+        _binding,
+        _topology,
+        _devices,
+        _load,
+        _memory,
+        _huge_pages,
+        _profile,
+    ]
     return tuple(check(facts) for check in checks)
 
 
@@ -201,3 +211,16 @@ def _huge_pages(facts: Facts) -> Check:
     means = "reads of the banks wait for the page tables more often"
     knob = "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled, as root"
     return Check("huge pages", State.WARN, found, means, knob)
+
+
+def _profile(facts: Facts) -> Check:
+    """Whether this machine was measured, as the plan found it."""
+    knob = "deskside profile"
+    if isinstance(facts.plan, DesksideError):
+        return Check("profile", State.OK, "not looked for", "there is no plan", knob)
+    experts = facts.plan.experts
+    if experts.rate is None:
+        means = "no rate is predicted, and --backend hybrid needs --fetch-fraction"
+        return Check("profile", State.WARN, str(experts.unpredicted), means, knob)
+    found = f"predicted {experts.rate:.1f} tok/s without speculation, by memory traffic alone"
+    return Check("profile", State.OK, found, "measured as this machine is used now", knob)
