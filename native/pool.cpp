@@ -5,6 +5,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -27,6 +28,8 @@ constexpr int kSpins = 2000;
 // A single block takes milliseconds; a minute without any is no slow machine.
 constexpr double kPatience = 60;
 constexpr auto kBetweenLooks = std::chrono::milliseconds(5);
+// What is between two looks counts as no more: the whole process was stopped for a while.
+constexpr auto kLongestLook = std::chrono::milliseconds(100);
 
 void relax() {
 #if defined(__x86_64__)
@@ -230,13 +233,13 @@ bool gone(const Seat& seat) {
 struct Watch {
     Pool& p;
     Clock::time_point looked = Clock::now();
-    Clock::time_point moved = looked;
+    Clock::duration still{};
     std::uint64_t progress = ~0ull;
 
     void look() {
-        const Clock::time_point now = Clock::now();
-        if (now - looked < kBetweenLooks) return;
-        looked = now;
+        const Clock::duration since = Clock::now() - looked;
+        if (since < kBetweenLooks) return;
+        looked += since;
         std::uint64_t sum = static_cast<std::uint64_t>(p.next.load(std::memory_order_relaxed));
         for (const auto& seat : p.seats) {
             sum += seat->finished.load(std::memory_order_relaxed);
@@ -248,9 +251,10 @@ struct Watch {
         }
         if (sum != progress) {
             progress = sum;
-            moved = now;
-        } else if (std::chrono::duration<double>(now - moved).count() > patience.load()) {
-            give_up();
+            still = {};
+        } else {
+            still += std::min<Clock::duration>(since, kLongestLook);
+            if (std::chrono::duration<double>(still).count() > patience.load()) give_up();
         }
     }
 
@@ -436,7 +440,6 @@ void touch(unsigned char* memory, std::size_t bytes) {
 void set_patience(double seconds) { patience.store(seconds); }
 
 void set_fault(int worker, const std::string& fault) {
-    std::lock_guard lock(caller());
     Fault kind = Fault::kNone;
     if (fault == "throw") kind = Fault::kThrow;
     if (fault == "leave") kind = Fault::kLeave;

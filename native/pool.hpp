@@ -65,7 +65,8 @@ long scratch_growths();  // how often any thread's scratch had to grow
 void touch(unsigned char* memory, std::size_t bytes);
 
 // For tests. How long nothing may move, in seconds, and a fault that a worker meets at its next
-// block: "throw", "leave" (unwinds), "vanish" (does not), "hang" (until another fault is set).
+// block: "throw", "leave" (unwinds), "vanish" (does not), "hang" (until another fault is set). Not
+// while a crew is being set.
 void set_patience(double seconds);
 void set_fault(int worker, const std::string& fault);
 
