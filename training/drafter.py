@@ -42,7 +42,7 @@ class DraftShape:
 
     block: int = 5
     rank: int = 32
-    noise: int = 2495
+    noise: int = 2047
     targets: tuple[int, ...] = (2, 3, 4)
     stages: int = 3
 

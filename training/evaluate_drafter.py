@@ -181,11 +181,15 @@ def calibration(steps: list[Step], temperatures: list[float]) -> dict[str, objec
 def evaluate(
     trunk: Trunk, drafter: Drafter, prompts: Tensor, out: int, seed: int = 1
 ) -> dict[str, object]:
-    """Everything issue B asks about one set of prompts; temperatures come from half the files."""
+    """Acceptance, tokens a verification and calibration on one set of prompts.
+
+    A checkpoint has one set of confidence temperatures and is served at every sampling
+    temperature, so they are fitted on both walks together; half of the files fit, the rest judge.
+    """
     block = drafter.draft.block
     report: dict[str, object] = {"files": len(prompts)}
     walks = {t: walk(trunk, drafter, prompts, out, t, seed) for t in (0.0, 1.0)}
-    fitted = fit_temperatures([s for s in walks[1.0] if s.file % 2 == 0], block)
+    fitted = fit_temperatures([s for w in walks.values() for s in w if s.file % 2 == 0], block)
     for temperature, steps in walks.items():
         fresh = [s for s in steps if not s.repeated]
         rest = [s for s in steps if s.file % 2]

@@ -8,59 +8,27 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 from pathlib import Path
 
 import torch
 from torch import Tensor
 from transformers import DeepseekV4Config, DeepseekV4ForCausalLM
 
+from tests.oracle.peer import native_name
 from training.model import Mode, Trunk
 from training.shape import Shape
-
-RENAMES = (
-    (r"^model\.embed_tokens", "embed"),
-    (r"^lm_head", "head"),
-    (r"^model\.hc_head\.hc_", "hc_head_"),
-    (r"^model\.", ""),
-    (r"input_layernorm", "attn_norm"),
-    (r"post_attention_layernorm", "ffn_norm"),
-    (r"(attn|ffn)_hc\.", r"hc_\1_"),
-    (r"self_attn\.sinks", "attn.attn_sink"),
-    (r"self_attn\.", "attn."),
-    (r"compressor\.indexer\.scorer\.weights_proj", "indexer.weights_proj"),
-    (r"compressor\.indexer\.q_b_proj", "indexer.wq_b"),
-    (r"compressor\.indexer\.", "indexer.compressor."),
-    (r"compressor\.kv_proj", "compressor.wkv"),
-    (r"compressor\.gate_proj", "compressor.wgate"),
-    (r"compressor\.position_bias", "compressor.ape"),
-    (r"compressor\.kv_norm", "compressor.norm"),
-    (r"q_a_proj", "wq_a"),
-    (r"q_a_norm", "q_norm"),
-    (r"q_b_proj", "wq_b"),
-    (r"kv_proj", "wkv"),
-    (r"o_a_proj", "wo_a"),
-    (r"o_b_proj", "wo_b"),
-    (r"mlp\.gate\.e_score_correction_bias", "ffn.gate.bias"),
-    (r"mlp\.", "ffn."),
-    (r"shared_experts\.gate_proj", "shared_experts.w1"),
-    (r"shared_experts\.up_proj", "shared_experts.w3"),
-    (r"shared_experts\.down_proj", "shared_experts.w2"),
-    (r"experts\.down_proj", "experts.w2"),
-)
 
 
 def native_state(state: dict[str, Tensor]) -> dict[str, Tensor]:
     """transformers' state dict under the checkpoint's names, experts stacked."""
     out: dict[str, Tensor] = {}
     for name, value in state.items():
-        for pattern, text in RENAMES:
-            name = re.sub(pattern, text, name)
-        if name.endswith("experts.gate_up_proj"):
-            stem = name.removesuffix("gate_up_proj")
+        ours = native_name(name)
+        if ours.endswith("experts.gate_up_proj"):
+            stem = ours.removesuffix("gate_up_proj")
             out[stem + "w1"], out[stem + "w3"] = value.chunk(2, 1)
         else:
-            out[name] = value
+            out[ours.replace("experts.down_proj", "experts.w2")] = value
     return out
 
 

@@ -1,34 +1,26 @@
 """Continues the prompts of prompts.json with the product itself and writes the answers down.
 
 Greedy and sampled (temperature 0.8, top-p 0.95, seed 1); says how many greedy answers end in a
-loop: their last 48 tokens repeat with a period of at most 24.
+loop: their last 48 tokens repeat with a period of at most 24. Without the drafter: drawn text
+depends on how many proposals were verified at a time, and that on the machine.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-SAMPLED = ("--temperature", "0.8", "--top-p", "0.95", "--seed", "1")
+from deskside.config import EngineOptions
+from deskside.core import SamplingParams
+from deskside.llm import LLM
 
-
-def answer(prompt: str, model: str, tokens: int, options: tuple[str, ...]) -> dict[str, object]:
-    """One continuation as the command line prints it with --json."""
-    command = ["deskside", "run", "--model", model, "--json", "--max-tokens", str(tokens)]
-    done = subprocess.run(
-        [*command, *options, "--file", "-"],
-        input=prompt,
-        text=True,
-        capture_output=True,
-        check=True,
-    )
-    result: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
-    return result
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
-def loops(ids: list[int]) -> bool:
+def loops(ids: Sequence[int]) -> bool:
     """Whether the tail repeats."""
     tail = ids[-48:]
     return len(tail) == 48 and any(tail[:-period] == tail[period:] for period in range(1, 25))
@@ -41,20 +33,20 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     prompts = json.loads((Path(__file__).parent / "prompts.json").read_text())
-    rows, looping = [], 0
-    for prompt in prompts:
-        greedy = answer(prompt, args.model, args.tokens, ("--temperature", "0"))
-        sampled = answer(prompt, args.model, args.tokens, SAMPLED)
-        looped = loops(list(greedy["token_ids"]))  # type: ignore[call-overload]
-        looping += looped
-        rows.append(
-            {
-                "prompt": prompt,
-                "greedy": greedy["text"],
-                "loops": looped,
-                "sampled": sampled["text"],
-            }
-        )
+    greedy = SamplingParams(temperature=0.0, max_tokens=args.tokens)
+    drawn = SamplingParams(temperature=0.8, top_p=0.95, seed=1, max_tokens=args.tokens)
+    with LLM.open(args.model, EngineOptions(speculation="off")) as llm:
+        both = zip(llm.generate(prompts, greedy), llm.generate(prompts, drawn), strict=True)
+    rows = [
+        {
+            "prompt": prompt,
+            "greedy": likeliest.text,
+            "loops": loops(likeliest.token_ids),
+            "sampled": sampled.text,
+        }
+        for prompt, (likeliest, sampled) in zip(prompts, both, strict=True)
+    ]
+    looping = sum(bool(row["loops"]) for row in rows)
     text = json.dumps({"tokens": args.tokens, "loops": looping, "rows": rows}, indent=1)
     args.out.write_text(text + "\n")
 

@@ -108,7 +108,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--corpus", type=Path, required=True, help="train.jsonl of stage 1")
     parser.add_argument("--out", type=Path, required=True, help="the checkpoint's folder")
-    parser.add_argument("--vocab-size", type=int, default=2496)
+    parser.add_argument("--vocab-size", type=int, default=2048)
     parser.add_argument("--every", type=int, default=6, help="use every n-th document")
     args = parser.parse_args()
     save(train(sample_texts(args.corpus, args.every), args.vocab_size), args.out)

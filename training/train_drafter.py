@@ -1,4 +1,4 @@
-"""Trains the drafter on one GPU for a given number of seconds, beside a frozen trunk (stage 7).
+"""Trains the drafter on one GPU for a given number of seconds, beside a frozen trunk (stage 8).
 
 Half of every batch is corpus, half is text that the trunk wrote before the run. The clock drives
 learning rate and rounding; `--deadline` counts from the start of the process, so that compilation

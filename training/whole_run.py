@@ -1,4 +1,4 @@
-"""Trunk, then drafter, on one GPU from one command that may run detached (stages 4, 7 and 8).
+"""Trunk, then drafter, on one GPU from one command that may run detached (stages 4, 8 and 9).
 
 While the trunk trains, a second process compiles the drafter's kernels from an early snapshot, so
 that the drafter starts at once. The output folder always holds what has been finished: poll

@@ -175,8 +175,8 @@ class LLM:
         if isinstance(prompt, str):
             prompt = tokenizer.prompt(prompt)
         if params.seed is None and params.temperature > 0:
-            # Drawn here and not by the scheduler, which may cut the blocks of a request without a
-            # seed by costs that were measured: the seed that is returned gives this text again.
+            # Drawn here and not by the scheduler, which lets requests without a seed of their own
+            # share a budget of rows: the seed that is returned gives this text again.
             params = replace(params, seed=secrets.randbits(SEED_BITS))
         request = Request(tuple(prompt), params)
         sequence, seed = self._runtime.scheduler.submit(request)
