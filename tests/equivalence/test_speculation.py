@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,8 @@ from deskside.engine.speculation import Speculator
 from deskside.errors import InputError
 from deskside.layout.folder import BUILTIN
 from deskside.llm import LLM, Result
+from deskside.model.draft_inputs import Anchor
+from deskside.model.drafter import Drafter, Drafts
 from deskside.runtime.speculate import STORED_COSTS
 from deskside.speculate.costs import MEASURED_ROWS
 from tests.equivalence.test_engine import VOCAB, alone, opened, params, same, write_tokenizer
@@ -193,6 +196,33 @@ def test_requests_without_a_seed_share_a_budget(folder: Path, greedy: Result) ->
     llm = opened(folder, speculation="auto", fallback=False)
     free = params(temperature=0, max_tokens=OUTPUT, seed=None)
     assert all(result.token_ids == greedy.token_ids for result in llm.generate([PROMPT] * 3, free))
+
+
+def test_a_pause_leaves_the_drafters_context_current(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A draft after target-only steps is the draft of an engine that drafts in every step."""
+    own = Drafter.draft
+    drafts: dict[int, list[object]] = {}
+
+    def recorded(drafter: Drafter, anchors: Sequence[Anchor], *rest: Any) -> Drafts:
+        found = own(drafter, anchors, *rest)
+        (anchor,) = anchors
+        drafts.setdefault(anchor.position, []).append(found.read())
+        return found
+
+    monkeypatch.setattr(Drafter, "draft", recorded)
+    sampling = params(temperature=0, max_tokens=OUTPUT)
+    alone(opened(folder, speculation=0, fallback=False), PROMPT, sampling)
+    every = {position: found for position, (found,) in drafts.items()}
+    drafts.clear()
+    pauses = {"fallback_threshold": 1.0, "fallback_min_drafted": 5, "fallback_steps": 4}
+    result = alone(opened(folder, speculation=3, **pauses), PROMPT, sampling)
+    assert result.acceptance.probes > 5
+    assert len(every) == OUTPUT - 2
+    assert OUTPUT // 10 < len(drafts) < OUTPUT // 2
+    for position, (found,) in drafts.items():
+        assert found == every[position]
 
 
 def test_the_controller_trips_and_probes(folder: Path, caplog: pytest.LogCaptureFixture) -> None:

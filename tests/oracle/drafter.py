@@ -30,9 +30,13 @@ class StraightDraft:
 class StraightDrafter:
     """The formulas over the numbers of a checkpoint, float32."""
 
-    def __init__(self, config: Mapping[str, Any], floats: Mapping[str, Tensor]) -> None:
+    def __init__(
+        self, config: Mapping[str, Any], floats: Mapping[str, Tensor], eight_bits: bool = False
+    ) -> None:
+        """Take a checkpoint's numbers; with `eight_bits` keys are rounded as an FP8 cache does."""
         self.config = config
         self.floats = floats
+        self.eight_bits = eight_bits
         self.stages = len(config["compress_ratios"]) - config["num_hidden_layers"]
         self.eps = config["rms_norm_eps"]
 
@@ -60,7 +64,17 @@ class StraightDrafter:
         """Return the key, which is the value too, that an input leaves at a position."""
         name = f"mtp.{stage}.attn"
         row = self.rms(self.get(f"{name}.wkv.weight") @ x, self.get(f"{name}.kv_norm.weight"))
-        return self.turn(row, position)
+        turned = self.turn(row, position)
+        return self.stored(turned) if self.eight_bits else turned
+
+    def stored(self, row: Tensor) -> Tensor:
+        """Round blocks of 64 to E4M3, scaled by the least power of two, and the tail to BF16."""
+        plain = row.shape[0] - self.config["qk_rope_head_dim"]
+        parts = []
+        for block in row[:plain].split(64):
+            scale = 2.0 ** math.ceil(math.log2(max(float(block.abs().max()), 1e-4) / 448))
+            parts.append((block / scale).to(torch.float8_e4m3fn).float() * scale)
+        return torch.cat((*parts, row[plain:].bfloat16().float()))
 
     def context(self, stage: int, feature: Tensor, position: int) -> Tensor:
         x = self.rms(
