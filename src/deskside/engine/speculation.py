@@ -173,7 +173,7 @@ class Speculator:
         return self._records[sequence]
 
     def _anchor(self, span: Span) -> Anchor:
-        token = self.tokens.known(span.sequence)[span.start]
+        (token,) = self.tokens.rows(span)
         return Anchor(token, span.start, self.rings.slot(span.sequence))
 
     def _proposer(self, span: Span, live: Live) -> Proposer:

@@ -35,9 +35,9 @@ class TokenStore:
         assert len(known) == span.certain
         return known + list(proposals)
 
-    def known(self, sequence: SequenceId) -> tuple[int, ...]:
-        """Return prompt and emitted tokens."""
-        return tuple(self._known[sequence])
+    def known(self, sequence: SequenceId) -> Sequence[int]:
+        """Return prompt and emitted tokens; do not change or keep them."""
+        return self._known[sequence]
 
     def frontier(self, sequence: SequenceId) -> int:
         """Return how many rows are history."""
