@@ -183,7 +183,10 @@ async def chat(service: Service, request: HttpRequest, fields: ChatFields) -> Re
     ticket = service.engine.submit(name, sequences, "messages")
     bytes_of = service.tokenizer.text_bytes
     choices = [
-        Choice(len(s.prompt), AnswerStream(bytes_of, work.prompt.start, s.params.stop))
+        Choice(
+            len(s.prompt),
+            AnswerStream(bytes_of, work.prompt.start, s.params.stop, s.params.min_tokens),
+        )
         for s in sequences
     ]
     answer = Answer(service, ticket, choices, record)
@@ -196,7 +199,7 @@ async def chat(service: Service, request: HttpRequest, fields: ChatFields) -> Re
 async def _prompt(service: Service, fields: ChatFields) -> Prompt:
     try:
         messages = read_messages(fields.messages)
-        characters = sum(len(message.content) for message in messages)
+        characters = sum(len(message.content) + len(message.reasoning) for message in messages)
         return await service.render(messages, fields.options(), characters)
     except InputError as error:
         raise faults.of_input(error, _param(str(error))) from error

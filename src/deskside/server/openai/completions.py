@@ -88,7 +88,10 @@ async def complete(service: Service, request: HttpRequest, fields: CompletionFie
     ticket = service.engine.submit(name, sequences, "prompt")
     bytes_of = service.tokenizer.text_bytes
     choices = [
-        Choice(len(s.prompt), AnswerStream(bytes_of, Channel.CONTENT, s.params.stop))
+        Choice(
+            len(s.prompt),
+            AnswerStream(bytes_of, Channel.CONTENT, s.params.stop, s.params.min_tokens),
+        )
         for s in sequences
     ]
     answer = Answer(service, ticket, choices, record, len(prompts))
