@@ -2,8 +2,32 @@
 
 #include <atomic>
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 namespace deskside {
 namespace {
+
+#if defined(__x86_64__)
+// Whether tiles may be used: the processor has them, the system saves them (XCR0), and it lets this
+// process, which must ask once, because their state is large.
+bool tiles_granted() {
+    constexpr unsigned kTile = 1u << 24, kInt8 = 1u << 25, kSaved = 1u << 27;
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    if (__get_cpuid(1, &a, &b, &c, &d) == 0 || (c & kSaved) == 0) return false;
+    if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0) return false;
+    if ((d & kTile) == 0 || (d & kInt8) == 0) return false;
+    unsigned low = 0, high = 0;
+    asm("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    constexpr unsigned kTileState = 3u << 17;
+    if ((low & kTileState) != kTileState) return false;
+    constexpr long kRequest = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM
+    return syscall(SYS_arch_prctl, kRequest, kTileData) == 0;
+}
+#endif
 
 std::vector<const Kernels*> find_usable() {
     std::vector<const Kernels*> found;
@@ -12,7 +36,11 @@ std::vector<const Kernels*> find_usable() {
     const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
     if (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) {
-        if (__builtin_cpu_supports("avx512vnni")) found.push_back(avx512vnni_kernels());
+        if (__builtin_cpu_supports("avx512vnni")) {
+            if (__builtin_cpu_supports("avx512vbmi") && tiles_granted())
+                found.push_back(amx_kernels());
+            found.push_back(avx512vnni_kernels());
+        }
         found.push_back(avx512_kernels());
     }
     if (avx2) found.push_back(avx2_kernels());

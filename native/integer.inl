@@ -7,129 +7,19 @@
 namespace deskside::DESKSIDE_TIER {
 namespace {
 
-constexpr float kLargest = 32639.0f;
 constexpr int kLeastTop = -90;
 constexpr int kDownColumns = 64;
 
-LANES double power64(int exponent) {
-    return __builtin_bit_cast(double, static_cast<std::int64_t>(exponent + 1023) << 52);
-}
-
-LANES float rounded(std::int64_t sum, double power) {
-    return static_cast<float>(static_cast<double>(static_cast<float>(sum)) * power);
-}
-
-// The bits of |x|, 0 for what is not finite: they order as the numbers do.
-LANES std::uint32_t magnitude_bits(float x) {
-    const std::uint32_t bits = __builtin_bit_cast(std::uint32_t, x) & 0x7fffffff;
-    return bits < 0x7f800000 ? bits : 0;
-}
-
-LANES std::uint32_t largest_bits(const float* x, int count) {
-    std::uint32_t top = 0;
-    for (int i = 0; i < count; ++i) {
-        const std::uint32_t bits = magnitude_bits(x[i]);
-        top = bits > top ? bits : top;
-    }
-    return top;
-}
-
-// The least e with the number of these bits <= 32639 * 2^e. Right for normal numbers; lower than
-// every window for others.
-LANES int exponent_of(std::uint32_t bits) {
-    constexpr std::uint32_t kMantissa = 0x7efe00;  // of 32639 = 1.99... * 2^14
-    const int exponent = static_cast<int>(bits >> 23) - 127 - 14;
-    return exponent + ((bits & 0x7fffff) > kMantissa ? 1 : 0);
-}
-
-// One group of at most 128 elements as words at this exponent.
-LANES void quantize(const float* x, int count, int exponent, std::int16_t* words) {
-    const float scale = __builtin_bit_cast(float, static_cast<std::uint32_t>(127 - exponent) << 23);
-    alignas(64) std::int32_t whole[kGroup] = {};
-    for (int i = 0; i < count; ++i) {
-        float v = magnitude_bits(x[i]) != 0 ? x[i] * scale : 0.0f;
-        v = v > kLargest ? kLargest : v;
-        v = v < -kLargest ? -kLargest : v;
-        whole[i] = static_cast<std::int32_t>((v + 12582912.0f) - 12582912.0f);
-    }
-    for (int i = 0; i < 4; ++i)
-        for (int j = 0; j < kGroup / 4; ++j)
-            words[32 * i + j] = static_cast<std::int16_t>(whole[4 * j + i]);
-}
-
-LANES int within(int value, int low, int high) {
-    return value < low ? low : value > high ? high : value;
-}
-
-struct Quantized {
-    std::int16_t* words;   // [rows, groups, 128]
-    std::int32_t* shifts;  // [rows, groups]
-    IntegerRow* row;       // [rows]
-    int groups;
-};
-
-Quantized carve_quantized(char*& memory, std::ptrdiff_t rows, int width) {
-    const int groups = ceil_div(width, kGroup);
-    const Quantized made = {carve<std::int16_t>(memory, rows * groups * kGroup),
-                            carve<std::int32_t>(memory, rows * groups),
-                            carve<IntegerRow>(memory, rows), groups};
-    for (std::ptrdiff_t r = 0; r < rows; ++r)
-        made.row[r] = {made.words + r * groups * kGroup, made.shifts + r * groups};
-    return made;
-}
-
-std::size_t quantized_bytes(std::ptrdiff_t rows, int width) {
-    const std::ptrdiff_t groups = ceil_div(width, kGroup);
-    return rows * (groups * (kGroup * sizeof(std::int16_t) + sizeof(std::int32_t)) +
-                   sizeof(IntegerRow)) +
-           3 * 64;
-}
-
 // Quantizes a row of x in its own window; returns the window's low end.
-int quantize_row(const float* x, int width, int depth, const Quantized& to, std::ptrdiff_t row) {
-    std::int32_t* const shifts = to.shifts + row * to.groups;
-    int top = kLeastTop;
-    for (int g = 0; g < to.groups; ++g) {
-        const int count = width - g * kGroup < kGroup ? width - g * kGroup : kGroup;
-        shifts[g] = exponent_of(largest_bits(x + g * kGroup, count));
-        top = shifts[g] > top ? shifts[g] : top;
-    }
+int quantize_row(const float* x, int width, int depth, const Vectors& to, std::ptrdiff_t row) {
+    const int top = within(exponent_of(largest_bits(x, width)), kLeastTop, 127);
     const int low = top - depth;
-    for (int g = 0; g < to.groups; ++g) {
-        const int count = width - g * kGroup < kGroup ? width - g * kGroup : kGroup;
-        const int exponent = within(shifts[g], low, top);
-        quantize(x + g * kGroup, count, exponent, to.words + (row * to.groups + g) * kGroup);
-        shifts[g] = exponent - low;
+    for (int n = 0; n < width; n += kGroup) {
+        const int count = width - n < kGroup ? width - n : kGroup;
+        const int exponent = within(exponent_of(largest_bits(x + n, count)), low, top);
+        to.put(row, n / kGroup, x + n, count, exponent, exponent - low);
     }
     return low;
-}
-
-// Calls take(row, column, sum) for all rows and `columns` consecutive rows of weights.
-template <int R, class Take>
-void sums_of(const WeightRows& w, int columns, const IntegerRow* const* x, int first,
-             const Take& take) {
-    const auto tile = [&]<int C>(int c) {
-        std::int64_t out[R][C];
-        const std::ptrdiff_t at = c;
-        integer_tile<R, C>(
-            {w.codes + at * (w.inner / 2), w.scales + at * (w.inner / 32), w.inner, w.floor}, x,
-            out);
-        for (int r = 0; r < R; ++r)
-            for (int i = 0; i < C; ++i) take(first + r, c + i, out[r][i]);
-    };
-    constexpr int kColumns = kIntegerColumns<R>;
-    int c = 0;
-    for (; c + kColumns <= columns; c += kColumns) tile.template operator()<kColumns>(c);
-    for (; c < columns; ++c) tile.template operator()<1>(c);
-}
-
-// The same for any number of rows, `rows` at a time while they last.
-template <int R, class Take>
-void all_sums(const WeightRows& w, int columns, const IntegerRow* const* x, int count,
-              const Take& take, int first = 0) {
-    for (; count - first >= R; first += R) sums_of<R>(w, columns, x + first, first, take);
-    if constexpr (R > 1)
-        if (first < count) all_sums<R - 1>(w, columns, x, count, take, first);
 }
 
 WeightRows bank_rows(const Bank& bank, std::ptrdiff_t expert, std::ptrdiff_t rows, int inner,
@@ -140,13 +30,11 @@ WeightRows bank_rows(const Bank& bank, std::ptrdiff_t expert, std::ptrdiff_t row
 
 struct SumsRound {
     const ExpertSumsCall& call;
-    Routed routed;
-    std::ptrdiff_t first;  // row of the call
-    Quantized x;
-    int* x_low;
-    const IntegerRow** inputs;  // [pairs]
-    Quantized hidden;
-    const IntegerRow** gated;  // [pairs]
+    const Routed& routed;
+    std::ptrdiff_t first;   // row of the call
+    int* x_low;             // [rows]
+    const Vectors& x;       // one a row
+    const Vectors& hidden;  // one a pair
 };
 
 // Gate, up, gated unit and its integers: one group of one expert, for all its rows.
@@ -156,36 +44,33 @@ void hidden_group(const SumsRound& round, int e, int group) {
     const int begin = round.routed.begin[e], count = round.routed.begin[e + 1] - begin;
     const int n = group * kGroup;
     const int columns = call.inner - n < kGroup ? call.inner - n : kGroup;
-    float* const gate =
-        static_cast<float*>(pool::scratch(pool::Slot::kTile, 2 * sizeof(float) * count * kGroup));
-    float* const up = gate + static_cast<std::ptrdiff_t>(count) * kGroup;
-    const auto row_of = [&](int p) { return round.routed.pair[begin + p] / call.topk; };
-    const auto multiply = [&](const Bank& bank, float* out) {
+    const std::ptrdiff_t all = static_cast<std::ptrdiff_t>(count) * kGroup;
+    std::int64_t* const gate = static_cast<std::int64_t*>(
+        pool::scratch(pool::Slot::kTile, 2 * sizeof(std::int64_t) * all));
+    std::int64_t* const up = gate + all;
+    const auto multiply = [&](const Bank& bank, std::int64_t* out) {
+        for (std::ptrdiff_t i = 0; i < all; ++i) out[i] = 0;
         const WeightRows w =
             bank_rows(bank, round.routed.expert[e], call.inner, call.hidden, n, table[0]);
-        all_sums<kIntegerRows>(w, columns, round.inputs + begin, count,
-                               [&](int p, int c, std::int64_t sum) {
-                                   const int exponent = round.x_low[row_of(p)] + table[0] - 128;
-                                   out[p * kGroup + c] = rounded(sum, power64(exponent));
-                               });
+        round.x.add_sums(e, w, columns, [&](int p) { return out + p * kGroup; });
     };
     multiply(call.gate, gate);
     multiply(call.up, up);
     for (int p = 0; p < count; ++p) {
-        const float weight = call.weights[round.first * call.topk + round.routed.pair[begin + p]];
-        float* const h = gate + p * kGroup;
-        for (int c = 0; c < columns; c += 16) {
-            const int part = columns - c < 16 ? columns - c : 16;
-            const Lanes g = at_least(load_part(h + c, part), splat(-128.0f));
-            const Lanes unit = swiglu(g, load_part(up + p * kGroup + c, part), call.limit);
-            store_part(h + c, unit * splat(weight), part);
+        const int pair = round.routed.pair[begin + p];
+        const double power = power64(round.x_low[pair / call.topk] + table[0] - 128);
+        const float weight = call.weights[round.first * call.topk + pair];
+        alignas(64) float g[kGroup], u[kGroup];
+        for (int c = 0; c < kGroup; ++c) g[c] = rounded(gate[p * kGroup + c], power);
+        for (int c = 0; c < kGroup; ++c) u[c] = rounded(up[p * kGroup + c], power);
+        for (int c = 0; c < kGroup; c += 16) {
+            const Lanes unit =
+                swiglu(at_least(load(g + c), splat(-128.0f)), load(u + c), call.limit);
+            store(g + c, unit * splat(weight));
         }
         const int low = table[3], top = table[4];
-        const int exponent = within(exponent_of(largest_bits(h, columns)), low, top);
-        const std::ptrdiff_t place =
-            static_cast<std::ptrdiff_t>(begin + p) * round.hidden.groups + group;
-        quantize(h, columns, exponent, round.hidden.words + place * kGroup);
-        round.hidden.shifts[place] = exponent - low;
+        const int exponent = within(exponent_of(largest_bits(g, columns)), low, top);
+        round.hidden.put(begin + p, group, g, columns, exponent, exponent - low);
     }
 }
 
@@ -193,49 +78,36 @@ void hidden_group(const SumsRound& round, int e, int group) {
 void down_columns(const SumsRound& round, int n, int columns) {
     const ExpertSumsCall& call = round.call;
     for (int e = 0; e < round.routed.experts; ++e) {
-        const int begin = round.routed.begin[e], count = round.routed.begin[e + 1] - begin;
+        const int* const pair = round.routed.pair + round.routed.begin[e];
         const WeightRows w =
             bank_rows(call.down, round.routed.expert[e], call.hidden, call.inner, n, call.table[2]);
-        all_sums<kIntegerRows>(
-            w, columns, round.gated + begin, count, [&](int p, int c, std::int64_t sum) {
-                const std::ptrdiff_t row = round.first + round.routed.pair[begin + p] / call.topk;
-                call.out[row * call.hidden + n + c] += sum;
-            });
+        round.hidden.add_sums(e, w, columns, [&](int p) {
+            return call.out + (round.first + pair[p] / call.topk) * call.hidden + n;
+        });
     }
 }
 
 void sums_round(const ExpertSumsCall& call, std::ptrdiff_t first, int rows) {
     const std::ptrdiff_t all = static_cast<std::ptrdiff_t>(rows) * call.topk;
-    const std::size_t bytes = (call.experts + 1) * 3 * sizeof(int) + rows * sizeof(int) +
-                              all * (2 * sizeof(int) + 2 * sizeof(IntegerRow*)) +
-                              quantized_bytes(rows, call.hidden) +
-                              quantized_bytes(all, call.inner) + 16 * 64;
+    const std::size_t bytes =
+        (call.experts + 1) * 3 * sizeof(int) + (rows + all * 2) * sizeof(int) +
+        Vectors::bytes(rows, call.topk, call.experts, call.hidden, true) +
+        Vectors::bytes(rows, call.topk, call.experts, call.inner, false) + 16 * 64;
     char* memory = static_cast<char*>(pool::scratch(pool::Slot::kCall, bytes));
     const Routed routed =
         sort_by_expert(call.ids + first * call.topk, rows, call.topk, call.experts, memory);
     int* const x_low = carve<int>(memory, rows);
-    const IntegerRow** inputs = carve<const IntegerRow*>(memory, all);
-    const IntegerRow** gated = carve<const IntegerRow*>(memory, all);
-    const SumsRound round = {call,
-                             routed,
-                             first,
-                             carve_quantized(memory, rows, call.hidden),
-                             x_low,
-                             inputs,
-                             carve_quantized(memory, all, call.inner),
-                             gated};
-    for (int p = 0; p < routed.pairs; ++p) {
-        inputs[p] = round.x.row + routed.pair[p] / call.topk;
-        gated[p] = round.hidden.row + p;
-    }
+    const Vectors x(routed, rows, call.topk, call.hidden, true, memory);
+    const Vectors hidden(routed, rows, call.topk, call.inner, false, memory);
+    const SumsRound round = {call, routed, first, x_low, x, hidden};
     each_row(rows, static_cast<std::ptrdiff_t>(call.hidden) * 4, [&](int row) {
-        x_low[row] = quantize_row(call.x + (first + row) * call.hidden, call.hidden, call.table[1],
-                                  round.x, row);
+        x_low[row] =
+            quantize_row(call.x + (first + row) * call.hidden, call.hidden, call.table[1], x, row);
         std::int64_t* const out = call.out + (first + row) * call.hidden;
         for (int i = 0; i < call.hidden; ++i) out[i] = 0;
     });
     const double worth = static_cast<double>(routed.pairs) * call.inner * call.hidden;
-    const int groups = round.hidden.groups;
+    const int groups = ceil_div(call.inner, kGroup);
     pool::loop(routed.experts * groups, 2 * worth,
                [&](int block) { hidden_group(round, block / groups, block % groups); });
     pool::loop(ceil_div(call.hidden, kDownColumns), worth, [&](int block) {

@@ -16,11 +16,11 @@ constexpr int kIntegerRows = 4;
 template <int R>
 constexpr int kIntegerColumns = R == 1 ? 2 : 1;
 
-struct Words {
+struct Decoded {
     __m256i v[4];
 };
 
-LANES Words decode_words(__m256i codes) {
+LANES Decoded decode_words(__m256i codes) {
     const __m256i table = _mm256_broadcastsi128_si256(
         _mm_setr_epi8(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12));
     const __m256i nibble = _mm256_set1_epi8(15);
@@ -42,7 +42,7 @@ LANES std::int64_t factor(int byte, int floor) {
 template <int R, int C>
 LANES void add_half(__m256i codes, std::int64_t one, std::int64_t second, int half, int c,
                     const IntegerRow* const* x, __m256i (&total)[R][C]) {
-    const Words w = decode_words(codes);
+    const Decoded w = decode_words(codes);
     const __m256i scale = _mm256_set_epi64x(second, second, one, one);
     for (int r = 0; r < R; ++r) {
         const std::int16_t* const words = x[r]->words + half / 2 * kGroup + half % 2 * 16;

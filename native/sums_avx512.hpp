@@ -29,11 +29,11 @@ LANES __m512i dot(__m512i sum, __m512i a, __m512i b) {
 #endif
 }
 
-struct Words {
+struct Decoded {
     __m512i v[4];
 };
 
-LANES Words decode_words(__m512i codes) {
+LANES Decoded decode_words(__m512i codes) {
     const __m512i half = _mm512_cvtepi8_epi16(_mm256_broadcastsi128_si256(
         _mm_setr_epi8(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)));
     return {{_mm512_permutexvar_epi16(codes, half),
@@ -55,7 +55,7 @@ LANES void add_group(const __m512i (&codes)[C], const __m512i (&factor)[C], int 
                      const IntegerRow* const* x, __m512i (&total)[R][C]) {
     const __m512i blocks = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
     const __m512i lanes = _mm512_add_epi32(blocks, _mm512_set1_epi32(4 * (group % 4)));
-    Words w[C];
+    Decoded w[C];
     __m512i scale[C];
     for (int c = 0; c < C; ++c) w[c] = decode_words(codes[c]);
     for (int c = 0; c < C; ++c) scale[c] = _mm512_permutexvar_epi32(lanes, factor[c]);

@@ -13,6 +13,11 @@
 #include "hyper.inl"
 #include "attend.inl"
 #include "moe.inl"
+#include "exponents.inl"
+#include "words.inl"
+#if defined(DESKSIDE_PANELS)
+#include "panels.inl"
+#endif
 #include "integer.inl"
 #include "read.inl"
 #include "route.inl"
