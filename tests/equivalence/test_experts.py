@@ -1,5 +1,6 @@
 """The hybrid step: where an expert runs changes no bit of a generated row."""
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -232,6 +233,31 @@ def test_nothing_is_read_before_it_has_arrived(fraction: float) -> None:
         assert found[step.prompt :].equal(expected[step.prompt :])
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=2e-6)
     assert_resident(service, cache)
+
+
+def test_both_paths_are_under_way_together() -> None:
+    """The copy waits for the CPU to have begun, and the CPU for the copy."""
+    begun = {name: threading.Event() for name in ("copy", "cpu")}
+    seen: list[bool] = []
+
+    class Meeting(HostDevice):
+        def aside(self, work: Callable[[], None]) -> Arrival:
+            def meet() -> None:
+                begun["copy"].set()
+                seen.append(begun["cpu"].wait(30))
+                work()
+
+            return super().aside(meet)
+
+    def sums(x: Tensor, ids: Tensor, *rest: object) -> Tensor:
+        begun["cpu"].set()
+        seen.append(begun["copy"].wait(30))
+        return NATIVE.expert_sums(x, ids, *rest)
+
+    service, _ = hybrid(EXPERTS, 0.5, Meeting(), replace(NATIVE, expert_sums=sums))
+    step = Rows.of(LAYERS[0], 4, 0, 6)
+    assert step.run(service).equal(step.run(ExpertService(NATIVE)))
+    assert all(seen)
 
 
 def test_a_failed_fetch_leaves_the_cache_as_good_as_new() -> None:
