@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from deskside.config import EngineOptions
 from deskside.core import Request, SamplingParams, SequenceId, StepOutput
 from deskside.errors import ContextLengthError, DesksideError, InputError
+from deskside.machine.binding import bind
 from deskside.wire.messages import (
     Abort,
     Accepted,
@@ -43,6 +44,8 @@ __all__ = ["Builder", "Leader", "serve_order"]
 
 Builder = Callable[[str, EngineOptions, Callable[[int, int], None]], "Runtime"]
 """From a model's name, options and a listener for bytes read, to a runtime."""
+
+log = logging.getLogger("deskside.machine")
 
 PR_SET_PDEATHSIG = 1
 HEARTBEAT = 0.5
@@ -162,7 +165,16 @@ def _die_with(parent: int) -> None:
 def _package_build() -> Builder:
     from deskside.runtime.build import build  # loads torch
 
-    return build
+    def built(
+        model: str, options: EngineOptions, progress: Callable[[int, int], None]
+    ) -> "Runtime":
+        runtime = build(model, options, progress)
+        refused = bind(runtime.placement.ranks[0].coordinator)  # this thread steps
+        if refused is not None:
+            log.warning("the coordinator %s", refused)
+        return runtime
+
+    return built
 
 
 def _progress(wire: WorkerEnd) -> Callable[[int, int], None]:

@@ -2,10 +2,14 @@
 
 import os
 import threading
+from types import SimpleNamespace
 
 import pytest
 
+from deskside.config import EngineOptions
 from deskside.machine.binding import bind, bound
+from deskside.machine.placement import RankPlace
+from deskside.runtime import worker
 
 
 def in_a_thread(cpus: set[int]) -> tuple[str | None, set[int]]:
@@ -41,3 +45,19 @@ def test_a_tie_for_a_while(caplog: pytest.LogCaptureFixture) -> None:
     with bound({1023}):
         assert os.sched_getaffinity(0) == before
     assert "the coordinator cannot be bound to its CPUs" in caplog.text
+
+
+def test_the_engines_process_binds_its_coordinator(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = RankPlace(0, (0,), (0, 1), (min(os.sched_getaffinity(0)),), ((1,),), False, True)
+    runtime = SimpleNamespace(placement=SimpleNamespace(ranks=(own,)))
+    monkeypatch.setattr("deskside.runtime.build.build", lambda *_: runtime)
+    found: list[object] = []
+
+    def start() -> None:
+        found.append(worker._package_build()("model", EngineOptions(), lambda *_: None))
+        found.append(os.sched_getaffinity(0))
+
+    thread = threading.Thread(target=start)
+    thread.start()
+    thread.join()
+    assert found == [runtime, set(own.coordinator)]
