@@ -28,16 +28,18 @@ class Server:
     process: "subprocess.Popen[str]"
     port: int
     log: Path
+    client: httpx.Client
+    """Of all requests that say nothing else; making one takes longer than most requests."""
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
     def get(self, path: str, **options: Any) -> httpx.Response:
-        return httpx.get(self.url + path, timeout=60, **options)
+        return self.client.get(self.url + path, **options)
 
     def post(self, path: str, body: Any, **options: Any) -> httpx.Response:
-        return httpx.post(self.url + path, json=body, timeout=60, **options)
+        return self.client.post(self.url + path, json=body, **options)
 
     def complete(self, **fields: Any) -> dict[str, Any]:
         answer = self.post("/v1/completions", {"temperature": 0, **fields})
@@ -46,9 +48,8 @@ class Server:
 
     def events(self, path: str, **fields: Any) -> list[Any]:
         """Return what a stream says, DONE as a string."""
-        with httpx.stream(
-            "POST", self.url + path, json={"stream": True, "temperature": 0, **fields}, timeout=60
-        ) as answer:
+        body = {"stream": True, "temperature": 0, **fields}
+        with self.client.stream("POST", self.url + path, json=body) as answer:
             assert answer.status_code == 200, answer.read()
             return list(read_events(answer.iter_lines()))
 
@@ -70,6 +71,10 @@ class Server:
         text = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
         (child,) = map(int, text.split())
         return child
+
+    def run_folders(self) -> list[Path]:
+        """Return what the run has laid where temporary files go, which is its alone."""
+        return list(self.log.parent.glob("deskside-run-*"))
 
     def wait_ready(self) -> None:
         assert self.process.stdout is not None
@@ -107,10 +112,11 @@ def started(
                 stdout=subprocess.PIPE,
                 stderr=stderr,
                 text=True,
-                env={**os.environ, **(environ or {})},
+                env={**os.environ, "TMPDIR": folder, **(environ or {})},
             )
         try:
-            yield Server(process, _port(process, log), log)
+            with httpx.Client(timeout=60, trust_env=False, verify=False) as client:
+                yield Server(process, _port(process, log), log, client)
         finally:
             if process.poll() is None:
                 process.terminate()

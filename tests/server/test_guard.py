@@ -45,7 +45,7 @@ def server() -> Iterator[Server]:
 
 def ask(server: Server, method: str, path: str, **headers: str) -> httpx.Response:
     body = {} if method == "POST" else None
-    return httpx.request(method, server.url + path, json=body, headers=headers, timeout=20)
+    return server.client.request(method, server.url + path, json=body, headers=headers)
 
 
 @pytest.mark.parametrize(("method", "path"), ROUTES)
@@ -56,11 +56,14 @@ def test_every_route_wants_the_key(server: Server, method: str, path: str) -> No
         {"authorization": KEY},
         {"x-api-key": "wrong"},
         {"x-api-key": KEY + "x"},
+        {"x-api-key": KEY, "authorization": "Bearer wrong"},
+        {"x-api-key": KEY, "authorization": "Basic eDp5"},
     ):
         answer = ask(server, method, path, **headers)
         assert answer.status_code == 401, (headers, answer.text)
         assert answer.json()["error"]["type"] == "authentication_error"
-    for headers in ({"authorization": f"Bearer {KEY}"}, {"x-api-key": KEY}):
+    right = {"authorization": f"Bearer {KEY}"}
+    for headers in (right, {"x-api-key": KEY}, {**right, "x-api-key": KEY}):
         assert ask(server, method, path, **headers).status_code not in (401, 403)
 
 
@@ -161,12 +164,8 @@ def test_a_request_in_single_bytes_is_a_request(server: Server) -> None:
 def test_the_log_has_one_escaped_line_and_no_secret(server: Server) -> None:
     secret = "a prompt that nobody else may read"
     key = {"x-api-key": KEY}
-    httpx.post(
-        server.url + "/v1/completions?api_key=" + KEY,
-        json={"prompt": secret, "max_tokens": 2},
-        headers=key,
-        timeout=20,
-    )
+    fields = {"prompt": secret, "max_tokens": 2}
+    server.post("/v1/completions?api_key=" + KEY, fields, headers=key)
     ask(server, "GET", "/a%0aINFO%20forged%1b[31m" + "x" * 5000, **key)
     text = server.log.read_text()
     assert secret not in text

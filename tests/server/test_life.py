@@ -6,14 +6,12 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx2 as httpx
 import pytest
 
 from deskside.runtime.folder import RunFolder
@@ -36,10 +34,6 @@ def gone(process: int, seconds: float = 10.0) -> bool:
     return False
 
 
-def run_folders() -> set[Path]:
-    return set(Path(tempfile.gettempdir()).glob("deskside-run-*"))
-
-
 class Reader(threading.Thread):
     """Reads one stream to its end."""
 
@@ -53,8 +47,8 @@ class Reader(threading.Thread):
 
     def run(self) -> None:
         body = {"stream": True, **self.fields}
-        with httpx.stream(
-            "POST", self.server.url + "/v1/completions", json=body, timeout=60
+        with self.server.client.stream(
+            "POST", self.server.url + "/v1/completions", json=body
         ) as answer:
             for event in read_events(answer.iter_lines()):
                 self.events.append(event)
@@ -112,13 +106,12 @@ def _listens_on_one_port(server: Server) -> None:
             if fields[3] == "0A" and fields[9] in inodes:
                 listening.append(int(fields[1].rpartition(":")[2], 16))
     assert listening == [server.port]
-    owners = {folder: (folder / "owner").read_text().split()[0] for folder in run_folders()}
-    (own,) = [folder for folder, owner in owners.items() if owner == str(server.process.pid)]
+    (own,) = server.run_folders()
+    assert (own / "owner").read_text().split()[0] == str(server.process.pid)
     assert own.stat().st_mode & 0o777 == 0o700
 
 
 def test_a_drain_lets_streams_end_and_takes_nothing_new() -> None:
-    before = run_folders()
     with serving("--kv-tokens", "8192", "--drain-timeout", "4") as server:
         worker = server.worker()
         short = Reader(server, **{**LOOP, "max_tokens": 60})
@@ -140,7 +133,7 @@ def test_a_drain_lets_streams_end_and_takes_nothing_new() -> None:
         assert "[DONE]" not in endless.events
         assert server.process.wait(END_SECONDS) == 143
         assert gone(worker)
-    assert run_folders() - before == set()
+        assert server.run_folders() == []
 
 
 def test_sigterm_while_it_loads() -> None:

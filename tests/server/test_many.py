@@ -164,11 +164,9 @@ def test_an_administrator_lists_and_ends_requests(server: Server) -> None:
     while not server.state()["requests"] and time.monotonic() < end:
         time.sleep(0.01)
     (listed,) = server.state()["requests"]
-    import httpx2 as httpx
-
     path = f"{server.url}/admin/requests/{listed['id']}"
-    assert httpx.delete(path).json() == {"aborted": listed["id"]}
-    assert httpx.delete(path).status_code == 404
+    assert server.client.delete(path).json() == {"aborted": listed["id"]}
+    assert server.client.delete(path).status_code == 404
     said = b""
     while piece := wire.recv(65_536):
         said += piece

@@ -156,11 +156,10 @@ def test_what_just_fits_is_served(server: Server) -> None:
     ],
 )
 def test_a_body_that_is_no_json_object(server: Server, body: bytes) -> None:
-    answer = httpx.post(
+    answer = server.client.post(
         server.url + "/v1/completions",
         content=body,
         headers={"content-type": "application/json"},
-        timeout=10,
     )
     error_of(answer)
 
@@ -186,7 +185,7 @@ def test_routes_and_methods(server: Server) -> None:
 def test_the_content_type_is_looked_at(server: Server) -> None:
     for kind in ("text/plain", "application/x-www-form-urlencoded", None):
         headers = {} if kind is None else {"content-type": kind}
-        answer = httpx.post(server.url + "/v1/completions", content=b"{}", headers=headers)
+        answer = server.client.post(server.url + "/v1/completions", content=b"{}", headers=headers)
         assert error_of(answer, 415)["code"] == "unsupported_media_type"
 
 

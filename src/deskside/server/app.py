@@ -3,9 +3,10 @@
 from typing import Any
 
 import pydantic_core
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter, FastAPI, Security
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
+from fastapi.security import APIKeyHeader, HTTPBearer
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
@@ -22,7 +23,7 @@ from deskside.server.openai.completions import complete
 from deskside.server.openai.fields import CompletionFields
 from deskside.server.openai.replies import ChatCompletion, Completion
 from deskside.server.record import RequestLog
-from deskside.server.routes import add_routes
+from deskside.server.routes import add_live, add_routes
 from deskside.server.service import Service
 
 __all__ = ["make_app"]
@@ -66,10 +67,13 @@ def make_app(service: Service, rules: Rules) -> ASGIApp:
         rules: who may call.
     """
     app = FastAPI(title="deskside", version=service.version, redirect_slashes=False)
-    router = APIRouter(route_class=_JsonRoute)
+    router = APIRouter(route_class=_JsonRoute, dependencies=_key_schemes(rules))
     add_routes(router, service)
     _add_generation(router, service)
     app.include_router(router)
+    unguarded = APIRouter()
+    add_live(unguarded)
+    app.include_router(unguarded)
     _answer_errors(app)
     layers: ASGIApp = app
     if rules.origins:
@@ -82,6 +86,16 @@ def make_app(service: Service, rules: Rules) -> ASGIApp:
     layers = Limits(layers, service.options.max_body, service.options.receive_timeout)
     layers = Gate(layers, service.engine)
     return RequestLog(Guard(layers, rules), service.metrics)
+
+
+def _key_schemes(rules: Rules) -> list[Any]:
+    """Return what tells readers of the schema of the key; the guard is what asks for it."""
+    if rules.key is None:
+        return []
+    return [
+        Security(HTTPBearer(auto_error=False)),
+        Security(APIKeyHeader(name="X-Api-Key", auto_error=False)),
+    ]
 
 
 def _add_generation(router: APIRouter, service: Service) -> None:

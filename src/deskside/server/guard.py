@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from deskside.server.faults import Fault
 
-__all__ = ["Guard", "Rules", "is_loopback", "key_of"]
+__all__ = ["Guard", "Rules", "is_loopback", "keys_of"]
 
 LIVE = "/health/live"
 ADMIN = "/admin/"
@@ -31,12 +31,18 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def key_of(headers: Mapping[bytes, bytes]) -> str | None:
-    """Return the key that a request carries, in either of the two usual headers."""
-    scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
-    if scheme.lower() == b"bearer" and token.strip():
-        return token.strip().decode("latin-1")
-    return headers.get(b"x-api-key", b"").decode("latin-1") or None
+def keys_of(headers: Mapping[bytes, bytes]) -> list[bytes]:
+    """Return what a request carries in the two usual headers; a wrong one beside a right is wrong.
+
+    An Authorization header of another scheme counts as a key that cannot be right.
+    """
+    found = []
+    if b"authorization" in headers:
+        scheme, _, token = headers[b"authorization"].partition(b" ")
+        found.append(token.strip() if scheme.lower() == b"bearer" else b"")
+    if b"x-api-key" in headers:
+        found.append(headers[b"x-api-key"].strip())
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +77,7 @@ class Rules:
         if scope["path"].startswith(ADMIN) and not _is_local(scope):
             raise _forbidden("only this machine may administrate")
         if self.key is not None and scope["method"] != "OPTIONS":
-            self._check_key(key_of(headers))
+            self._check_key(keys_of(headers))
 
     def _check_origin(self, headers: Mapping[bytes, bytes], host: str) -> None:
         """Refuse a web page of another origin: browsers say where it comes from."""
@@ -79,9 +85,10 @@ class Rules:
         if origin and origin not in self.origins and urlsplit(origin).netloc.lower() != host:
             raise _forbidden(f"origin {origin!r:.80} is not listed (--cors-origins)")
 
-    def _check_key(self, given: str | None) -> None:
+    def _check_key(self, given: list[bytes]) -> None:
         assert self.key is not None
-        if given is None or not hmac.compare_digest(given.encode(), self.key.encode()):
+        wanted = self.key.encode()
+        if not given or not all(hmac.compare_digest(key, wanted) for key in given):
             told = "the API key is wrong" if given else "an API key is needed"
             raise Fault(
                 401, told, "authentication_error", "invalid_api_key",

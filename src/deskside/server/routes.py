@@ -11,7 +11,7 @@ from deskside.server import faults
 from deskside.server.openai.fields import TokenIds
 from deskside.server.service import Service
 
-__all__ = ["add_routes"]
+__all__ = ["add_live", "add_routes"]
 
 
 class _Model(BaseModel):
@@ -61,7 +61,7 @@ class _Detokenized(BaseModel):
 
 
 def add_routes(router: APIRouter, service: Service) -> None:
-    """Add all of them."""
+    """Add all of them but the live probe."""
     _add_models(router, service)
     _add_tokens(router, service)
     _add_health(router, service)
@@ -131,12 +131,16 @@ def _add_tokens(router: APIRouter, service: Service) -> None:
         return _Detokenized(prompt=await service.text_of(fields.tokens))
 
 
-def _add_health(router: APIRouter, service: Service) -> None:
+def add_live(router: APIRouter) -> None:
+    """Add the one route that needs no key."""
+
     @router.get("/health/live")
     async def live() -> dict[str, str]:
-        """Say that the process is there; needs no key."""
+        """Say that the process is there."""
         return {"status": "live"}
 
+
+def _add_health(router: APIRouter, service: Service) -> None:
     @router.get("/health/ready")
     @router.get("/health")
     async def ready() -> dict[str, Any]:

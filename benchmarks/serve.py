@@ -1,0 +1,248 @@
+"""Time the service: first token, time between tokens, throughput, and what HTTP adds.
+
+Starts `deskside serve`, and opens the same model in this process; both run in turn on the same
+threads, never at once. Prints a table and writes a JSON file with machine and date. Prompts are the
+source of a module of Python's own library, so no acceptance of proposals seen here is typical of
+anything else.
+"""
+
+import argparse
+import json
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import httpx2 as httpx
+
+from deskside.config import EngineOptions
+from deskside.core import SamplingParams
+from deskside.llm import LLM
+from deskside.machine.machine import read_machine
+
+RESULTS = Path(__file__).parent / "results"
+OUTPUT = 64
+PROMPT = 64
+LONG = 4000
+
+
+@dataclass
+class Timed:
+    """The moments at which an answer was asked for and at which its tokens came."""
+
+    started: float = field(default_factory=time.perf_counter)
+    tokens: list[float] = field(default_factory=list)
+
+    @property
+    def first(self) -> float:
+        return self.tokens[0] - self.started
+
+    @property
+    def gaps(self) -> list[float]:
+        return [b - a for a, b in zip(self.tokens, self.tokens[1:], strict=False)]
+
+    @property
+    def decode(self) -> float:
+        """Tokens a second after the first."""
+        return (len(self.tokens) - 1) / (self.tokens[-1] - self.tokens[0])
+
+
+def in_process(llm: LLM, prompt: Sequence[int], tokens: int) -> Timed:
+    """Run one answer in this process."""
+    params = SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True)
+    timed = Timed()
+    for delta in llm.stream(prompt, params):
+        timed.tokens += [time.perf_counter()] * len(delta.tokens)
+    return timed
+
+
+def over_http(
+    client: httpx.Client, prompt: Sequence[int], tokens: int, first: Event | None = None
+) -> Timed:
+    """Run one answer over HTTP; a moment is that of a chunk with text."""
+    body = {
+        "prompt": list(prompt),
+        "temperature": 0,
+        "max_tokens": tokens,
+        "ignore_eos": True,
+        "stream": True,
+    }
+    timed = Timed()
+    with client.stream("POST", "/v1/completions", json=body) as answer:
+        for line in answer.iter_lines():
+            if line.startswith("data: {") and '"text":""' not in line:
+                timed.tokens.append(time.perf_counter())
+                if first is not None:
+                    first.set()
+    return timed
+
+
+@contextmanager
+def serving(options: Sequence[str]) -> Iterator[str]:
+    """Start a service and yield its address once it is ready."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "deskside", "serve", "--port", "0", *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    try:
+        address = process.stderr.readline().split()[-1]
+        assert process.stdout.readline() == "ready to serve\n"
+        with ThreadPoolExecutor(1) as pool:
+            drained = pool.submit(process.stderr.read)  # a full pipe would stop the service
+            try:
+                yield address
+            finally:
+                process.terminate()
+                process.wait()
+                drained.result()
+    finally:
+        process.kill()
+
+
+def percentiles(values: Sequence[float], unit: float = 1000.0) -> dict[str, float]:
+    """Return the median and two tails, in milliseconds by default."""
+    ordered = sorted(value * unit for value in values)
+
+    def at(share: float) -> float:
+        return round(ordered[min(len(ordered) - 1, int(share * len(ordered)))], 3)
+
+    return {"p50": at(0.5), "p95": at(0.95), "p99": at(0.99)}
+
+
+def overhead(llm: LLM, client: httpx.Client, text: Sequence[int], repeats: int) -> dict[str, Any]:
+    """Run one stream in turn in this process and over HTTP, and compare the medians."""
+    inside, outside = [], []
+    for turn in range(repeats + 1):
+        prompt = text[turn * PROMPT : (turn + 1) * PROMPT]
+        pair = in_process(llm, prompt, OUTPUT), over_http(client, prompt, OUTPUT)
+        if turn:  # the first one warms up
+            inside.append(pair[0])
+            outside.append(pair[1])
+    first = statistics.median(b.first - a.first for a, b in zip(inside, outside, strict=True))
+    rates = [
+        statistics.median(one.decode for one in side if len(one.tokens) > 1)
+        for side in (inside, outside)
+    ]
+    seconds = [
+        statistics.median(one.tokens[-1] - one.tokens[0] for one in side)
+        for side in (inside, outside)
+    ]
+    return {
+        "repeats": repeats,
+        "first_token_ms": {
+            "in_process": percentiles([one.first for one in inside]),
+            "http": percentiles([one.first for one in outside]),
+            "added": round(first * 1000, 3),
+        },
+        "decode_seconds_ratio": round(seconds[1] / seconds[0], 4),
+        "in_process_tok_s": round(rates[0], 1),
+        "between_tokens_ms": percentiles([gap for one in outside for gap in one.gaps]),
+    }
+
+
+def throughput(
+    client: httpx.Client, text: Sequence[int], streams: int, rounds: int
+) -> dict[str, Any]:
+    """Run so many streams at once and count all their tokens."""
+    rates, answers = [], []
+    for turn in range(rounds + 1):
+        prompts = [text[i * PROMPT : (i + 1) * PROMPT] for i in range(streams)]
+        started = time.perf_counter()
+        with ThreadPoolExecutor(streams) as pool:
+            done = list(pool.map(lambda prompt: over_http(client, prompt, OUTPUT), prompts))
+        if turn:
+            rates.append(streams * OUTPUT / (time.perf_counter() - started))
+            answers += done
+    return {
+        "streams": streams,
+        "tokens_per_s": round(statistics.median(rates), 1),
+        "first_token_ms": percentiles([one.first for one in answers]),
+        "between_tokens_ms": percentiles([gap for one in answers for gap in one.gaps]),
+    }
+
+
+def fairness(client: httpx.Client, text: Sequence[int], step_tokens: int) -> dict[str, Any]:
+    """Let a stream run while a long prompt comes, and compare its gaps with a step's time."""
+    with ThreadPoolExecutor(2) as pool:
+        begun = Event()
+        stream = pool.submit(over_http, client, text[:PROMPT], 400, begun)
+        begun.wait()
+        long = pool.submit(over_http, client, text[:LONG], 2).result()
+        other = stream.result()
+    during = [
+        gap
+        for gap, at in zip(other.gaps, other.tokens[1:], strict=False)
+        if long.started < at <= long.tokens[0]
+    ]
+    steps = -(-LONG // (step_tokens - 1))
+    step = long.first / steps
+    return {
+        "prompt": LONG,
+        "step_tokens": step_tokens,
+        "step_ms": round(step * 1000, 3),
+        "between_tokens_ms": percentiles(during) if during else None,
+        "p95_over_step": round(percentiles(during)["p95"] / (step * 1000), 3) if during else None,
+    }
+
+
+def fingerprint(threads: int) -> dict[str, Any]:
+    """Say what was measured, where and when."""
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+    )
+    return {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "commit": commit.stdout.strip() or None,
+        "processor": read_machine().topology.model,
+        "threads": threads,
+        "python": platform.python_version(),
+    }
+
+
+def main() -> None:
+    """Measure, print and write the result."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--step-tokens", type=int, default=256)
+    parser.add_argument("--speculation", default="off")
+    parser.add_argument("--out", type=Path, default=RESULTS / "serve.json")
+    args = parser.parse_args()
+    options = EngineOptions(threads=args.threads, max_running=16, speculation=args.speculation)
+    llm = LLM.open("deskside-mini", options)
+    text = llm.tokenizer.encode(Path(argparse.__file__).read_text(encoding="utf-8"))
+    found: dict[str, Any] = {**fingerprint(args.threads), "output": OUTPUT, "prompt": PROMPT}
+    flags = ["--threads", str(args.threads), "--max-running", "16"]
+    flags += ["--step-tokens", str(args.step_tokens), "--speculation", args.speculation]
+    with (
+        serving(flags) as address,
+        httpx.Client(
+            base_url=address, timeout=300, limits=httpx.Limits(max_connections=64)
+        ) as client,
+    ):
+        found["one stream"] = overhead(llm, client, text, args.repeats)
+        found["throughput"] = [throughput(client, text, n, args.rounds) for n in (1, 4, 16)]
+        rates = [one["tokens_per_s"] for one in found["throughput"]]
+        found["sixteen over one"] = round(rates[-1] / rates[0], 2)
+        found["long prompt beside a stream"] = fairness(client, text, args.step_tokens)
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    args.out.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    print(json.dumps(found, indent=2))
+
+
+if __name__ == "__main__":
+    main()
