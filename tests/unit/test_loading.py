@@ -29,21 +29,23 @@ def clock() -> Clock:
 def test_a_line_every_five_seconds(clock: Clock) -> None:
     out = io.StringIO()
     with Loading(out, clock) as loading:
-        for tenth in range(1, 121):
-            clock.now = 100 + tenth / 10
+        clock.now += 60  # before the first byte: not a part of the rate
+        for tenth in range(121):
             loading(tenth * GIB // 10, 20 * GIB)
+            clock.now = 160 + (tenth + 1) / 10
     assert out.getvalue().splitlines() == [
         "deskside: loading 5.00 GiB of 20.00 GiB, 1.00 GiB/s, 15 s left",
         "deskside: loading 10.00 GiB of 20.00 GiB, 1.00 GiB/s, 10 s left",
     ]
 
 
-def test_nothing_was_read_yet(clock: Clock) -> None:
+def test_a_load_that_stands_still(clock: Clock) -> None:
     out = io.StringIO()
     with Loading(out, clock) as loading:
+        loading(512 * 1024**2, GIB)
         clock.now += 6
-        loading(0, GIB)
-    assert out.getvalue() == "deskside: loading 0 B of 1.00 GiB, 0 B/s, not begun\n"
+        loading(512 * 1024**2, GIB)
+    assert out.getvalue() == "deskside: loading 512.00 MiB of 1.00 GiB, 0 B/s, nothing comes\n"
 
 
 @pytest.mark.parametrize("out", [io.StringIO(), Terminal()])

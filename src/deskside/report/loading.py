@@ -26,22 +26,26 @@ class Loading:
     def __init__(self, out: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         self._out = out
         self._clock = clock
-        self._started = clock()
-        self._shown = self._started
+        self._first: tuple[float, int] | None = None
+        self._shown = 0.0
         self._bar: Progress | None = None
         self._task: TaskID | None = None
 
     def __call__(self, done: int, total: int) -> None:
         """Take in how far it is."""
         now = self._clock()
+        if self._first is None:  # what came before, such as imports, is no loading
+            self._first, self._shown = (now, done), now
+        started, before = self._first
         if self._out.isatty():
-            if self._bar is None and now - self._started >= BAR_AFTER:
+            if self._bar is None and now - started >= BAR_AFTER:
                 self._open(total)
             if self._bar is not None and self._task is not None:
                 self._bar.update(self._task, completed=done)
         elif now - self._shown >= LINE_EVERY:
             self._shown = now
-            self._out.write(f"deskside: {_line(done, total, now - self._started)}\n")
+            rate = (done - before) / (now - started)
+            self._out.write(f"deskside: {_line(done, total, rate)}\n")
             self._out.flush()
 
     def _open(self, total: int) -> None:
@@ -82,8 +86,7 @@ class Loading:
             self._bar.stop()
 
 
-def _line(done: int, total: int, seconds: float) -> str:
+def _line(done: int, total: int, rate: float) -> str:
     """Return one line such as `loading 12.30 GiB of 155.42 GiB, 1.91 GiB/s, 75 s left`."""
-    rate = done / seconds
-    left = f"{(total - done) / rate:.0f} s left" if rate else "not begun"
+    left = f"{(total - done) / rate:.0f} s left" if rate else "nothing comes"
     return f"loading {amount(done)} of {amount(total)}, {amount(int(rate))}/s, {left}"
