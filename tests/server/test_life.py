@@ -14,7 +14,10 @@ from typing import Any
 
 import pytest
 
+from deskside.config import EngineOptions, ServerOptions
+from deskside.errors import CheckpointError, InputError, PortHeldError
 from deskside.runtime.folder import RunFolder
+from deskside.server.serve import serve
 from tests.server.double import Act
 from tests.server.rig import END_SECONDS, ROOT, Server, read_events, serving, started
 
@@ -206,7 +209,25 @@ def test_what_a_killed_run_left_is_removed(tmp_path: Path) -> None:
     assert not mine.path.exists()
 
 
-def _failure(*options: str) -> tuple[int, str]:
+def test_what_cannot_be_served_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        held.listen()
+        port = held.getsockname()[1]
+        with pytest.raises(PortHeldError, match=f"port {port} .* process {os.getpid()}") as taken:
+            serve("deskside-mini", EngineOptions(), ServerOptions(port=port))
+        assert taken.value.exit_code == 5
+        assert "--port" in str(taken.value)
+    with pytest.raises(InputError, match="--open-to-all"):
+        serve("deskside-mini", EngineOptions(), ServerOptions(host="0.0.0.0", port=0))
+    with pytest.raises(CheckpointError):
+        serve(str(tmp_path), EngineOptions(), ServerOptions(port=0))
+    with pytest.raises(InputError, match="--host 203"):
+        serve("deskside-mini", EngineOptions(), ServerOptions(host="203.0.113.9", open_to_all=True))
+
+
+def test_a_worker_that_cannot_load_says_why() -> None:
+    options = ("--port", "0", "--kv-tokens", "100000000000")
     done = subprocess.run(
         [sys.executable, "-m", "deskside", "serve", *options],
         cwd=ROOT,
@@ -214,25 +235,9 @@ def _failure(*options: str) -> tuple[int, str]:
         text=True,
         timeout=120,
     )
-    return done.returncode, done.stderr.splitlines()[-1]
-
-
-def test_what_cannot_be_served_is_one_line_and_a_code(tmp_path: Path) -> None:
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        held.listen()
-        code, line = _failure("--port", str(held.getsockname()[1]))
-        assert code == 5
-        assert f"process {os.getpid()}" in line
-        assert "--port" in line
-    code, line = _failure("--host", "0.0.0.0", "--port", "0")
-    assert code == 2
-    assert "--open-to-all" in line
-    code, line = _failure("--model", str(tmp_path))
-    assert code == 2
-    code, line = _failure("--port", "0", "--kv-tokens", "100000000000")
-    assert code == 3
-    assert line.startswith("deskside: error: does not fit")
+    assert done.returncode == 3
+    assert done.stdout == ""
+    assert done.stderr.splitlines()[-1].startswith("deskside: error: does not fit")
 
 
 def test_the_real_engine_serves_what_run_says() -> None:

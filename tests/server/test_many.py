@@ -21,6 +21,7 @@ def server() -> Iterator[Server]:
     with serving(
         *("--kv-tokens", "16384", "--max-running", "16", "--max-queue", "8"),
         *("--prefill-chunk", "64", "--step-tokens", "64", "--speculation", "2"),
+        *("--send-timeout", "1", "--keep-alive", "0.2"),
     ) as running:
         yield running
 
@@ -194,3 +195,56 @@ def test_metrics_count_what_was_emitted(server: Server) -> None:
     assert after[name.replace("deskside_gen", "vllm:gen")] == after[name]
     drafted = 'vllm:spec_decode_num_draft_tokens_total{model_name="deskside-mini"}'
     assert after[drafted] > before[drafted]
+
+
+def test_a_long_prompt_keeps_the_connection_alive(server: Server) -> None:
+    wire = _request(
+        server.port,
+        {"prompt": [Act.SLOW, 0, *[300] * 3000], "max_tokens": 3, "temperature": 0, "stream": True},
+    )
+    said = b""
+    while b"[DONE]" not in said:
+        piece = wire.recv(65_536)
+        assert piece, said
+        said += piece
+    wire.close()
+    comments, _, events = said.partition(b"data: ")
+    assert b": still here" in comments
+    assert b'"finish_reason":"length"' in events
+
+
+def test_who_reads_nothing_is_dropped(server: Server) -> None:
+    free = server.wait_idle()
+    body = json.dumps(
+        {
+            "prompt": [0, *range(300, 900)] + [400] * 2000,
+            "max_tokens": 2600,
+            "n": 3,
+            "temperature": 0,
+            "logprobs": 20,
+            "stream": True,
+        }
+    ).encode()
+    with socket.socket() as wire:
+        wire.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        wire.connect(("127.0.0.1", server.port))
+        head = (
+            "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
+        wire.sendall(head.encode() + body)
+        left = server.wait_idle(60)
+        assert left["free_pages"] == free["free_pages"]
+        end = time.monotonic() + 10
+        while "is dropped" not in server.log.read_text() and time.monotonic() < end:
+            time.sleep(0.05)
+        wire.settimeout(20)
+        said = 0
+        try:
+            while piece := wire.recv(65_536):
+                said += len(piece)
+                assert b"[DONE]" not in piece
+        except ConnectionResetError:
+            pass
+    assert "is dropped" in server.log.read_text()
+    assert server.complete(prompt=[0, 300], max_tokens=5)["usage"]["completion_tokens"] == 2

@@ -103,8 +103,8 @@ def _listening(port: int, root: Path) -> Iterator[str]:
 def _sockets(process: Path) -> Iterator[str]:
     """Yield the inodes of a process's sockets."""
     try:
-        for descriptor in os.scandir(process / "fd"):
-            target = os.readlink(descriptor.path)
+        for descriptor in os.listdir(process / "fd"):
+            target = os.readlink(process / "fd" / descriptor)
             if target.startswith("socket:["):
                 yield target.removeprefix("socket:[").removesuffix("]")
     except OSError:

@@ -15,7 +15,10 @@ from uvicorn.server import ServerState
 
 from deskside.server.faults import bad_request
 
-__all__ = ["HttpConnection"]
+__all__ = ["ABORT", "HttpConnection"]
+
+ABORT = "deskside.abort"
+"""Where a request's state has what cuts its connection at once."""
 
 
 class HttpConnection(H11Protocol):
@@ -40,6 +43,8 @@ class HttpConnection(H11Protocol):
     def handle_events(self) -> None:
         """Stop the clock while a request is served; start it for headers that began to come."""
         super().handle_events()
+        if self.scope is not None:  # its task has not begun: it is only scheduled yet
+            self.scope["state"][ABORT] = self.transport.abort
         cycle: RequestResponseCycle | None = self.cycle
         waits = cycle is None or cycle.response_complete
         if not waits and self._headers_due is not None:

@@ -42,7 +42,7 @@ from deskside.wire.sockets import keep_all
 
 __all__ = ["Listener", "Phase", "RemoteEngine", "Ticket", "Totals"]
 
-MOST_UNREAD = 65_536
+MOST_UNREAD = 4096
 """Tokens that a ticket keeps for a reader who does not take them."""
 
 PERCENT = {"starting": 0, "weights": 5, "warm-up": 95}

@@ -2,16 +2,20 @@
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncIterator, Coroutine
 from typing import Any, TypeVar
 
 from pydantic import BaseModel
 from sse_starlette import EventSourceResponse, ServerSentEvent
+from sse_starlette.sse import SendTimeoutError
 from starlette.requests import Request
+from starlette.types import Receive, Scope, Send
 
 from deskside.config import ServerOptions
+from deskside.server.connection import ABORT
 from deskside.server.faults import Fault
-from deskside.server.record import CLIENT_GONE
+from deskside.server.record import CLIENT_GONE, record_of
 
 __all__ = ["DONE", "event", "fault_event", "stream", "unless_gone"]
 
@@ -19,6 +23,8 @@ DONE = b"data: [DONE]\n\n"
 """Ends a stream that is whole."""
 
 T = TypeVar("T")
+
+log = logging.getLogger("deskside.requests")
 
 
 def event(chunk: BaseModel) -> bytes:
@@ -31,9 +37,21 @@ def fault_event(fault: Fault) -> bytes:
     return b"data: " + json.dumps(fault.event()).encode() + b"\n\n"
 
 
+class _EventStream(EventSourceResponse):
+    """A stream whose reader is dropped when it takes nothing for too long."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send everything, or cut the connection: what is still buffered is not waited for."""
+        try:
+            await super().__call__(scope, receive, send)
+        except SendTimeoutError:
+            log.info("%s: who reads nothing is dropped (--send-timeout)", record_of(scope).name)
+            scope["state"][ABORT]()
+
+
 def stream(events: AsyncIterator[bytes], options: ServerOptions) -> EventSourceResponse:
     """Return the answer that sends events as they come, and comments while none does."""
-    return EventSourceResponse(
+    return _EventStream(
         events,
         ping=options.keep_alive,
         ping_message_factory=lambda: ServerSentEvent(comment="still here"),
