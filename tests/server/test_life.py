@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -240,7 +241,7 @@ def test_a_worker_that_cannot_load_says_why() -> None:
     assert done.stderr.splitlines()[-1].startswith("deskside: error: does not fit")
 
 
-def test_the_real_engine_serves_what_run_says() -> None:
+def test_the_real_engine_serves_what_run_says_to_many_at_once() -> None:
     prompt = "def fibonacci(n):"
     done = subprocess.run(
         [sys.executable, "-m", "deskside", "run", "--json", "--max-tokens", "24", prompt],
@@ -251,22 +252,18 @@ def test_the_real_engine_serves_what_run_says() -> None:
         check=True,
     )
     want = json.loads(done.stdout)["text"]
-    with serving("--kv-tokens", "4096", scripted=False) as server:
+    with serving("--kv-tokens", "4096", "--max-running", "16", scripted=False) as server:
         assert server.complete(prompt=prompt, max_tokens=24)["choices"][0]["text"] == want
-        texts: list[str] = []
-        readers = [
-            threading.Thread(
-                target=lambda: texts.append(
-                    server.complete(prompt=prompt, max_tokens=24)["choices"][0]["text"]
-                )
-            )
-            for _ in range(4)
-        ]
-        for reader in readers:
-            reader.start()
-        for reader in readers:
-            reader.join()
-        assert texts == [want] * 4
+
+        def text(place: int) -> str:
+            fields = {"temperature": place % 2, "seed": place, "max_tokens": 10}
+            events = server.events("/v1/completions", prompt=f"def part_{place}(x", **fields)
+            assert events[-1] == "[DONE]"
+            return "".join(event["choices"][0]["text"] for event in events[:-1])
+
+        alone = [text(place) for place in range(16)]
+        with ThreadPoolExecutor(16) as pool:
+            assert list(pool.map(text, range(16))) == alone
 
 
 @pytest.fixture(autouse=True)

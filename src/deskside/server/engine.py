@@ -13,9 +13,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
-import zmq
-import zmq.asyncio
-
 from deskside.core import Emission, Request
 from deskside.errors import InputError
 from deskside.runtime.launch import Worker
@@ -23,7 +20,6 @@ from deskside.scheduler.admission import Admissions
 from deskside.server import faults
 from deskside.server.faults import Fault
 from deskside.wire.messages import (
-    EVENT,
     Abort,
     Accepted,
     Alive,
@@ -38,12 +34,15 @@ from deskside.wire.messages import (
     Stop,
     Submit,
 )
-from deskside.wire.sockets import keep_all
+from deskside.wire.sockets import ServerEnd
 
 __all__ = ["Listener", "Phase", "RemoteEngine", "Ticket", "Totals"]
 
 MOST_UNREAD = 4096
 """Tokens that a ticket keeps for a reader who does not take them."""
+
+LAST_WORDS = 0.1
+"""Seconds in which what an ended worker last sent arrives."""
 
 PERCENT = {"starting": 0, "weights": 5, "warm-up": 95}
 WEIGHTS_SHARE = 90
@@ -178,16 +177,7 @@ class RemoteEngine:
     _admissions: Admissions | None = None
 
     def __post_init__(self) -> None:
-        context = zmq.asyncio.Context(io_threads=1)
-        self._context = context
-        self._commands = context.socket(zmq.PUSH)
-        self._events = context.socket(zmq.PULL)
-        for socket, address in (
-            (self._commands, self.worker.commands),
-            (self._events, self.worker.events),
-        ):
-            keep_all(socket)
-            socket.bind(address)
+        self._wire = ServerEnd(self.worker.commands, self.worker.events)
 
     @property
     def percent(self) -> int:
@@ -307,12 +297,19 @@ class RemoteEngine:
 
     def close(self) -> None:
         """Close the sockets."""
-        self._context.destroy(linger=0)
+        self._wire.close()
 
     async def listen(self) -> None:
-        """Take events until the worker is gone."""
-        while True:
-            self._take(EVENT.validate_json(await self._events.recv()))
+        """Take events for ever."""
+        loop, come = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_reader(self._wire.descriptor, come.set)
+        try:
+            while True:
+                come.clear()
+                self._take_all()
+                await come.wait()
+        finally:
+            loop.remove_reader(self._wire.descriptor)
 
     async def watch(self, every: float = 0.25) -> None:
         """Notice a worker that ended or hangs, and return when it is gone."""
@@ -322,7 +319,8 @@ class RemoteEngine:
             if self.facts is not None and silent > self.watchdog:
                 self._die(f"no word for {silent:.0f} s (--watchdog) {self.doing()}")
                 self.worker.kill()
-        await asyncio.sleep(0)  # let what it last sent be taken first
+        await asyncio.sleep(LAST_WORDS)
+        self._take_all()
         self._die(f"process {self.worker.pid} {self.worker.ending()} {self.doing()}")
         self.ended.set()
 
@@ -333,6 +331,10 @@ class RemoteEngine:
         if self.gauges.running or self.gauges.waiting:
             return f"after step {self.gauges.step} with {self.gauges.running} running"
         return f"while idle after step {self.gauges.step}"
+
+    def _take_all(self) -> None:
+        for event in self._wire.receive():
+            self._take(event)
 
     def _take(self, event: Event) -> None:
         self._heard = time.monotonic()
@@ -400,4 +402,4 @@ class RemoteEngine:
         self.fail_all(faults.engine_dead(reason))
 
     def _send(self, command: Command) -> None:
-        self._commands.send(command.model_dump_json().encode())
+        self._wire.send(command)

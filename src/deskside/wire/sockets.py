@@ -1,19 +1,21 @@
-"""The worker's end of the wire: commands in, events out, over private ipc sockets.
+"""Both ends of the wire: commands one way, events the other, over private ipc sockets.
 
-Knows nothing of what the messages mean. The other end lives in an event loop and is the server's.
+Knows nothing of what the messages mean.
 """
 
+import contextlib
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, Self
 
 import zmq
 
-from deskside.wire.messages import COMMAND, Command, Event
+from deskside.wire.messages import COMMAND, EVENT, Command, Event
 
-__all__ = ["WorkerEnd", "keep_all"]
+__all__ = ["ServerEnd", "WorkerEnd"]
 
 
-def keep_all(socket: "zmq.Socket[Any]") -> None:
+def _keep_all(socket: "zmq.Socket[Any]") -> None:
     """Drop no message and hold up no exit: queues are bounded where requests are admitted."""
     socket.set_hwm(0)
     socket.setsockopt(zmq.LINGER, 0)
@@ -28,7 +30,7 @@ class WorkerEnd:
         self._commands = self._context.socket(zmq.PULL)
         self._events = self._context.socket(zmq.PUSH)
         for socket, address in ((self._commands, commands), (self._events, events)):
-            keep_all(socket)
+            _keep_all(socket)
             socket.connect(address)
 
     def send(self, event: Event) -> None:
@@ -61,3 +63,36 @@ class WorkerEnd:
     ) -> None:
         """Close, giving the last events a second."""
         self.flush(1.0)
+
+
+class ServerEnd:
+    """Both sockets of the process that starts a worker, bound; neither call ever waits."""
+
+    def __init__(self, commands: str, events: str) -> None:
+        """Bind the addresses of an order."""
+        self._context = zmq.Context(io_threads=1)
+        self._commands = self._context.socket(zmq.PUSH)
+        self._events = self._context.socket(zmq.PULL)
+        for socket, address in ((self._commands, commands), (self._events, events)):
+            _keep_all(socket)
+            socket.bind(address)
+
+    @property
+    def descriptor(self) -> int:
+        """What becomes readable when events may have come; then `receive` must take them all."""
+        return self._events.FD
+
+    def receive(self) -> Iterator[Event]:
+        """Yield the events that are there."""
+        with contextlib.suppress(zmq.Again):
+            while True:
+                yield EVENT.validate_json(self._events.recv(zmq.NOBLOCK))
+
+    def send(self, command: Command) -> None:
+        """Send a command; without a worker at the other end it is dropped."""
+        with contextlib.suppress(zmq.Again):
+            self._commands.send(command.model_dump_json().encode(), zmq.NOBLOCK)
+
+    def close(self) -> None:
+        """Close the sockets."""
+        self._context.destroy(linger=0)
