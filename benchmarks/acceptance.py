@@ -8,6 +8,7 @@ is tokens over the summed costs of the steps. Writes JSON.
 
 import argparse
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -71,8 +72,9 @@ def count(
     scheduler, engine = llm._runtime.scheduler, llm._runtime.engine
     steps: list[tuple[int, int]] = []
     tokens = trips = 0
-    for prompt in prompts:
-        scheduler.submit(Request(tuple(prompt), params))
+    for number, prompt in enumerate(prompts):
+        # One seed for all would draw the same numbers at the same places of every text.
+        scheduler.submit(Request(tuple(prompt), replace(params, seed=number)))
     begun = set()
     while not scheduler.idle:
         output = engine.step(scheduler.plan_step())
@@ -91,13 +93,14 @@ def main() -> None:
     """Count, print and write the result."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="deskside-mini")
-    parser.add_argument("--code", type=Path, required=True, help="held_out.jsonl of the corpus")
+    parser.add_argument("--code", type=Path, help="held_out.jsonl of the corpus")
     parser.add_argument("--prose", type=Path, help="held_out_prose.jsonl of the corpus")
     parser.add_argument("--files", type=int, default=64)
     parser.add_argument("--prompt", type=int, default=256)
     parser.add_argument("--tokens", type=int, default=256)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rules", default=",".join(RULES))
+    parser.add_argument("--temperatures", type=float, nargs="+", default=(0.0, 1.0))
     parser.add_argument("--report", type=Path, help="the training's evaluation, to stand beside")
     parser.add_argument("--out", type=Path, default=RESULTS / "acceptance.json")
     args = parser.parse_args()
@@ -112,9 +115,9 @@ def main() -> None:
             if getattr(args, kind) is None:
                 continue
             prompts = prompts_of(getattr(args, kind), tokenizer, args.files, args.prompt).tolist()
-            for temperature in (0.0, 1.0):
+            for temperature in args.temperatures:
                 key = f"temperature {temperature:.0f}"
-                params = SamplingParams(temperature=temperature, max_tokens=args.tokens, seed=1)
+                params = SamplingParams(temperature=temperature, max_tokens=args.tokens)
                 place = found.setdefault(kind, {"prompts": len(prompts)}).setdefault(key, {})
                 if ruled:
                     place[name] = {n: count(llm, prompts, params, t) for n, t in TABLES.items()}
