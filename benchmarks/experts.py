@@ -1,8 +1,9 @@
-"""Time the integer experts of generated rows at the real model's shape against a plain read.
+"""Time the compiled experts at the real model's shape against a plain read of the same memory.
 
 Kernel and read take turns in one process on the same threads; both stream randomly chosen distinct
-experts out of a bank far larger than the caches, and the figure is the ratio of their rates. Writes
-a JSON file with machine, date and commit.
+experts out of a bank far larger than the caches, and the figure is the ratio of their rates. Prompt
+rows run through all experts of a larger bank, by the widest tier and by the widest without a matrix
+unit. Writes a JSON file with machine, date and commit.
 """
 
 import argparse
@@ -19,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from deskside.formats import mxfp4
 from deskside.formats.packed import Format, Packed
 from deskside.kernels import native
 from deskside.kernels.tiers import force_tier, tiers
@@ -28,18 +30,31 @@ from deskside.ops.integer_moe import Windows, windows_of
 RESULTS = Path(__file__).parent / "results"
 EXPERTS, HIDDEN, INNER, TOPK, LIMIT, ROUTE_SCALE = 128, 4096, 2048, 6, 10.0, 1.5
 ROWS, THREADS = (1, 2, 4, 6), (1, 2)
+PROMPT_ROWS, PROMPT_EXPERTS = 512, 256
 
 Banks = tuple[Packed, Packed, Packed]
+Run = Callable[[Tensor, Tensor, Tensor, Banks, Windows], Tensor]
 
 
-def bank(rows: int, columns: int, seed: int) -> Packed:
-    """Return random weights of about 0.02."""
+def bank(experts: int, rows: int, columns: int, seed: int) -> Packed:
+    """Return normal weights of 0.02, quantized; experts hold the same rows in other orders."""
     draw = torch.Generator().manual_seed(seed)
-    codes = torch.empty(EXPERTS, rows, columns // 2, dtype=torch.uint8)
-    for expert in codes:
-        expert.random_(0, 256, generator=draw)
-    scales = torch.randint(118, 123, (EXPERTS, rows, columns // 32), generator=draw).byte()
+    one_codes, one_scales = mxfp4.encode(torch.randn(rows, columns, generator=draw) * 0.02)
+    codes = torch.empty(experts, rows, columns // 2, dtype=torch.uint8)
+    scales = torch.empty(experts, rows, columns // 32, dtype=torch.uint8)
+    for expert in range(experts):
+        order = torch.randperm(rows, generator=draw)
+        codes[expert], scales[expert] = one_codes[order], one_scales[order]
     return Packed(codes, scales, Format.MXFP4)
+
+
+def banks_of(experts: int) -> Banks:
+    """Return the three banks of a layer."""
+    return (
+        bank(experts, INNER, HIDDEN, 1),
+        bank(experts, INNER, HIDDEN, 2),
+        bank(experts, HIDDEN, INNER, 3),
+    )
 
 
 def seconds(run: Callable[[], object]) -> float:
@@ -68,12 +83,22 @@ def distinct(rows: int) -> Tensor:
     return torch.randperm(EXPERTS)[: rows * TOPK].view(rows, TOPK)
 
 
-def relative_error(banks: Banks, windows: Windows) -> float:
+def generated(x: Tensor, ids: Tensor, weights: Tensor, banks: Banks, windows: Windows) -> Tensor:
+    """Run rows as generated ones."""
+    sums = native.expert_sums(x, ids, weights, *banks, windows)
+    return native.finish_experts(sums, windows, x, ids, weights)
+
+
+def prompt(x: Tensor, ids: Tensor, weights: Tensor, banks: Banks, windows: Windows) -> Tensor:
+    """Run rows as those of a prompt."""
+    return native.moe(x, ids, weights, *banks, windows)
+
+
+def relative_error(run: Run, banks: Banks, windows: Windows) -> float:
     """Compare two rows with float64."""
     x, weights = inputs(2)
     ids = distinct(2)
-    sums = native.expert_sums(x, ids, weights, *banks, windows)
-    ours = native.finish_experts(sums, windows, x, ids, weights).double()
+    ours = run(x, ids, weights, banks, windows).double()
     exact = torch.zeros_like(ours)
     for row in range(2):
         for expert, weight in zip(ids[row].tolist(), weights[row].double(), strict=True):
@@ -137,6 +162,30 @@ def measure(banks: Banks, windows: Windows, repeats: int) -> dict[str, Any]:
     return found
 
 
+def measure_prompt(banks: Banks, windows: Windows, tier: str, repeats: int) -> dict[str, Any]:
+    """Run a prompt by this tier and by the widest without a matrix unit, and read the bank."""
+    x, weights = inputs(PROMPT_ROWS)
+    names = dict.fromkeys((tier, next(one for one in tiers().available if one != "amx")))
+    taken: dict[str, list[float]] = {"read": [], **{name: [] for name in names}}
+    for turn in range(repeats + 1):
+        ids = torch.stack([torch.randperm(PROMPT_EXPERTS)[:TOPK] for _ in range(PROMPT_ROWS)])
+        plain = seconds(lambda: read_experts(banks, torch.arange(PROMPT_EXPERTS)))
+        for name in names:
+            force_tier(name)
+            ours = seconds(lambda: prompt(x, ids, weights, banks, windows))  # noqa: B023
+            if turn:
+                taken[name].append(ours * 1e3)
+        if turn:
+            taken["read"].append(plain * 1e3)
+    force_tier(tier)
+    read = statistics.median(taken["read"])
+    found: dict[str, Any] = {"read, ms": spread(taken["read"])}
+    for name in names:
+        found[f"{name}, ms"] = spread(taken[name])
+        found[f"{name}, times the read"] = round(statistics.median(taken[name]) / read, 2)
+    return found
+
+
 def fingerprint() -> dict[str, Any]:
     """Say what was measured, where and when."""
     commit = subprocess.run(
@@ -159,27 +208,45 @@ def fingerprint() -> dict[str, Any]:
     }
 
 
+def at_threads(threads: int, measured: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Measure with so many threads."""
+    native.set_threads(threads)
+    return measured()
+
+
 def main() -> None:
     """Measure, print and write the result."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--prompt-repeats", type=int, default=5)
     parser.add_argument("--tier", default=tiers().chosen, choices=tiers().available)
     parser.add_argument("--out", type=Path, default=RESULTS / "experts.json")
     args = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(1)
     force_tier(args.tier)
-    banks = (bank(INNER, HIDDEN, 1), bank(INNER, HIDDEN, 2), bank(HIDDEN, INNER, 3))
+    banks = banks_of(EXPERTS)
     windows = windows_of(*banks, LIMIT, TOPK, ROUTE_SCALE)
     found: dict[str, Any] = {
         **fingerprint(),
         "bank GB": round(sum(one.nbytes for one in banks) / 1e9, 2),
         "repeats": args.repeats,
-        "relative error against float64": relative_error(banks, windows),
+        "relative error against float64, generated rows": relative_error(generated, banks, windows),
+        "relative error against float64, prompt rows": relative_error(prompt, banks, windows),
     }
     for threads in THREADS:
         native.set_threads(threads)
         found[f"{threads} threads"] = measure(banks, windows, args.repeats)
+    del banks
+    wide = banks_of(PROMPT_EXPERTS)
+    windows = windows_of(*wide, LIMIT, TOPK, ROUTE_SCALE)
+    rows = {
+        f"{threads} threads": at_threads(
+            threads, lambda: measure_prompt(wide, windows, args.tier, args.prompt_repeats)
+        )
+        for threads in THREADS
+    }
+    found[f"{PROMPT_ROWS} prompt rows over {PROMPT_EXPERTS} experts"] = rows
     args.out.parent.mkdir(parents=True, exist_ok=True)
     args.out.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
     print(json.dumps(found, indent=2))

@@ -213,6 +213,7 @@ NB_MODULE(_native, module) {
 
     module.def("tiers", usable_tiers, "Instruction-set tiers that run here, widest first.");
     module.def("tier", [] { return kernels().name; }, "The tier in use.");
+    module.def("prefers_integers", [] { return kernels().prefers_integers; });
     module.def("forced", tier_forced, "Whether the tier in use was named by force_tier.");
     module.def(
         "force_tier", use_tier,

@@ -239,6 +239,7 @@ struct ReadCall {
 
 struct Kernels {
     const char* name;
+    bool prefers_integers;  // for prompt rows: its integer experts are faster than its float ones
     void (*linear)(const LinearCall&);
     void (*moe)(const MoeCall&);
     void (*expert_sums)(const ExpertSumsCall&);

@@ -9,6 +9,8 @@
 namespace deskside::DESKSIDE_TIER {
 namespace {
 
+constexpr bool kPrefersIntegers = true;
+
 constexpr int kPanelRows = 8;
 constexpr int kStripRows = 16;
 constexpr int kHalfBytes = 1024;             // a tile: half a group of a panel, or of a strip

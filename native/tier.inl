@@ -33,6 +33,7 @@ namespace deskside {
 const Kernels* DESKSIDE_NAME(DESKSIDE_TIER, _kernels)() {
     static constexpr Kernels table = {
         DESKSIDE_STRING(DESKSIDE_TIER),
+        DESKSIDE_TIER::kPrefersIntegers,
         DESKSIDE_TIER::linear,
         DESKSIDE_TIER::moe,
         DESKSIDE_TIER::expert_sums,

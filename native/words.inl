@@ -94,6 +94,7 @@ class Words {
 };
 
 #if !defined(DESKSIDE_PANELS)
+constexpr bool kPrefersIntegers = false;
 using Vectors = Words;
 #endif
 

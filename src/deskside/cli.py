@@ -18,7 +18,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, NoReturn, Protocol
 
-from cyclopts import App, CoercionError, CycloptsError, Parameter
+from cyclopts import App, CycloptsError, Parameter
 from cyclopts.argument import ArgumentCollection
 from cyclopts.config import Dict
 
@@ -30,7 +30,6 @@ from deskside.config import (
     ServerOptions,
     from_environment,
     read_file,
-    refusal,
     wants_traceback,
 )
 from deskside.errors import DesksideError, InputError
@@ -213,7 +212,7 @@ def _dispatch(words: Sequence[str], services: Services) -> int:
     try:
         result = app(words, print_error=False, exit_on_error=False)
     except CycloptsError as error:
-        raise InputError(_complaint(error)) from error
+        raise InputError(str(error)) from error
     return result if isinstance(result, int) else 0
 
 
@@ -221,14 +220,6 @@ def _version() -> str:
     from deskside.report.version import describe
 
     return describe()
-
-
-def _complaint(error: CycloptsError) -> str:
-    if isinstance(error, CoercionError) and error.argument is not None and error.token is not None:
-        planned = refusal(error.argument.field_info.name, error.token.value)
-        if planned is not None:
-            return planned
-    return str(error)
 
 
 def _apply_settings(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:

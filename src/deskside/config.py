@@ -30,7 +30,6 @@ __all__ = [
     "notify_socket",
     "profile_folder",
     "read_file",
-    "refusal",
     "wants_traceback",
 ]
 
@@ -40,15 +39,12 @@ Auto: TypeAlias = Literal["auto"]
 KvFormat: TypeAlias = Literal["fp8", "float32"]
 Backend: TypeAlias = Literal["auto", "resident", "hybrid", "cpu", "fetch"]
 Kernels: TypeAlias = Literal["native", "plain"]
-Numerics: TypeAlias = Literal["fast", "exact"]
+Numerics: TypeAlias = Literal["fast", "reference", "exact"]
 Switch: TypeAlias = Literal["on", "off"]
 Speculation: TypeAlias = Literal["auto", "off"]
 WidthRule: TypeAlias = Literal["stop", "expect", "argmax", "biased-argmax"]
 Values: TypeAlias = Mapping[str, str | list[str]]
 """Values as they are spelled outside, by flag name without the dashes."""
-
-LATER = {("numerics", "reference"): "it comes with the FP8 activation path; use fast or exact"}
-"""Values that the plan of the project names and this version does not have."""
 
 
 def _doc(text: str) -> Mapping[str, str]:
@@ -94,7 +90,8 @@ class EngineOptions:
     numerics: Numerics = field(
         default="fast",
         metadata=_doc(
-            "fast may compute prompt rows by a quicker path; exact uses one path for all rows."
+            "fast may compute prompt rows by a quicker path; exact uses one path for all rows; "
+            "reference rounds activations to FP8 as the official inference does, slowly."
         ),
     )
     backend: Backend = field(
@@ -184,6 +181,11 @@ class EngineOptions:
         """Refuse values that no machine could obey, naming the option."""
         _check_choice("kv_format", self.kv_format, get_args(KvFormat))
         _check_choice("numerics", self.numerics, get_args(Numerics))
+        if self.numerics == "reference" and self.backend in ("hybrid", "fetch"):
+            raise InputError(
+                "--numerics reference adds floats, so that where an expert runs would show: "
+                f"use --backend cpu or resident, not {self.backend}"
+            )
         _check_choice("bind", self.bind, get_args(Switch))
         _check_choice("huge_pages", self.huge_pages, get_args(Switch))
         _check_choice("kernels", self.kernels, get_args(Kernels))
@@ -365,18 +367,12 @@ FILE_RECORDS = (ModelOptions, EngineOptions, SamplingOptions, ServerOptions)
 def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
     if value not in choices:
         needs = f"{_flag(name)} must be one of {', '.join(choices)}, got {value!r:.60}"
-        raise InputError(refusal(name, value) or needs)
+        raise InputError(needs)
 
 
 def _check_count(name: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise InputError(f"{_flag(name)} must be a whole number from 1, got {value!r:.60}")
-
-
-def refusal(name: str, value: object) -> str | None:
-    """Say why a planned value isn't there yet, or return None for any other value."""
-    reason = LATER.get((name, str(value)))
-    return None if reason is None else f"{_flag(name)} {value} is not in this version: {reason}"
 
 
 def _key(option: Field[Any]) -> str:

@@ -1,14 +1,18 @@
-"""The compiled experts: the definition's numbers, in an order that a row alone decides."""
+"""The compiled experts in float32: the definition's numbers, in an order that a row alone decides.
+
+A tier that prefers integers for prompt rows has a test of its own, at the end.
+"""
 
 import pytest
 import torch
 from torch import Tensor
 
 from deskside.formats.packed import Format, Packed
-from deskside.kernels import native
+from deskside.kernels import _native, native
 from deskside.kernels.tiers import force_tier, tiers
+from deskside.ops.integer_moe import windows_of
 
-pytestmark = [pytest.mark.native, pytest.mark.usefixtures("_native_defaults")]
+pytestmark = [pytest.mark.native, pytest.mark.usefixtures("_native_defaults", "_floats")]
 
 EXPERTS, HIDDEN, INNER, TOPK, LIMIT = 5, 96, 160, 3, 2.0
 
@@ -22,6 +26,8 @@ def bank(rows: int, columns: int, seed: int) -> Packed:
 
 BANKS = (bank(INNER, HIDDEN, 0), bank(INNER, HIDDEN, 1), bank(HIDDEN, INNER, 2))
 
+WINDOWS = windows_of(*BANKS, LIMIT, TOPK, 1.1)
+
 
 def routed(rows: int) -> tuple[Tensor, Tensor, Tensor]:
     source = torch.Generator().manual_seed(7)
@@ -32,8 +38,23 @@ def routed(rows: int) -> tuple[Tensor, Tensor, Tensor]:
     return x, ids, weights
 
 
+def adds_floats(tier: str) -> bool:
+    force_tier(tier)
+    return not _native.prefers_integers()
+
+
+FLOATS = [tier for tier in tiers().available if adds_floats(tier)]
+INTEGERS = [tier for tier in tiers().available if tier not in FLOATS]
+force_tier("auto")
+
+
+@pytest.fixture
+def _floats() -> None:
+    force_tier(FLOATS[0])
+
+
 def run(x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
-    return native.moe(x, ids, weights, *BANKS, LIMIT)
+    return native.moe(x, ids, weights, *BANKS, WINDOWS)
 
 
 def exactly(x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
@@ -62,7 +83,7 @@ def test_error_is_that_of_float32(rows):
 def test_tiers_and_threads_give_the_same_bits():
     arguments = routed(40)
     expected = run(*arguments)
-    for tier in tiers().available:
+    for tier in FLOATS:
         force_tier(tier)
         for threads in (1, 2, 3):
             native.set_threads(threads)
@@ -105,3 +126,16 @@ def test_no_rows_and_nan_and_unknown_experts():
     for wrong in (EXPERTS, -2):
         with pytest.raises(IndexError, match=f"expert {wrong} of a bank of {EXPERTS}"):
             run(x, torch.full_like(ids, wrong), weights)
+
+
+@pytest.mark.skipif(not INTEGERS, reason="needs a processor with a matrix unit")
+@pytest.mark.parametrize("rows", [1, 6, 40, 700])
+def test_prompt_rows_on_a_matrix_unit_are_the_integer_experts(rows):
+    x, ids, weights = routed(rows)
+    for tier in INTEGERS:
+        force_tier(tier)
+        ours = run(x, ids, weights)
+        sums = native.expert_sums(x, ids, weights, *BANKS, WINDOWS)
+        assert ours.equal(native.finish_experts(sums, WINDOWS, x, ids, weights))
+        exact = exactly(x[:9], ids[:9], weights[:9])
+        assert (ours[:9].double() - exact).norm() <= 3e-4 * exact.norm()

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from deskside.formats import fp8, mxfp4
 from deskside.formats.packed import Format, Packed
-from deskside.kernels import native
+from deskside.kernels import _native, native
 from deskside.ops.integer_moe import windows_of
 from deskside.ops.opset import OpSet
 
@@ -73,6 +73,7 @@ def samples(rows: int) -> dict[str, list[tuple[tuple[Any, ...], tuple[int, ...]]
     ]
     return {
         "linear": [((x, weight, leaves), (0,)) for weight in weights for leaves in (1, 3)],
+        "whole_linear": [((x, weights[2]), (0,))],
         "rms_norm": [
             ((floats(rows, 2, WIDTH), None, 1e-6), (0,)),
             ((x, floats(HIDDEN, seed=2).bfloat16(), 1e-6), (0,)),
@@ -135,7 +136,7 @@ def samples(rows: int) -> dict[str, list[tuple[tuple[Any, ...], tuple[int, ...]]
         "swiglu": [
             ((floats(rows, INNER, scale=8.0), floats(rows, INNER, seed=1, scale=8.0), 10.0), (0, 1))
         ],
-        "moe": [((x, chosen, shares, *banks, 10.0), (0, 1, 2))],
+        "moe": [((x, chosen, shares, *banks, windows), (0, 1, 2))],
         "expert_sums": [((x, chosen, shares, *banks, windows), (0, 1, 2))],
         "finish_experts": [((sums, windows, x, chosen, shares), (0, 2, 3, 4))],
     }
@@ -161,7 +162,8 @@ def test_compiled_bodies_meet_their_definition(name: str, rows: int) -> None:
             assert torch.equal(one.isinf(), other.isinf())
             finite = ~other.isinf()
             error = (one - other)[finite].double().norm()
-            assert error <= 2e-6 * other[finite].double().norm() + 1e-9, name
+            within = 3e-4 if name == "moe" and _native.prefers_integers() else 2e-6
+            assert error <= within * other[finite].double().norm() + 1e-9, name
 
 
 @pytest.mark.parametrize("ops", [PLAIN, NATIVE], ids=["plain", "native"])

@@ -14,7 +14,6 @@ from deskside.config import (
     from_environment,
     notify_socket,
     read_file,
-    refusal,
     wants_traceback,
 )
 from deskside.core import SamplingParams
@@ -64,7 +63,11 @@ def test_every_option_has_a_doc(record: type) -> None:
         ({"fetch_fraction": float("nan")}, "--fetch-fraction must be auto or lie in"),
         ({"expert_slots": 0}, "--expert-slots must be a whole number from 1, got 0"),
         ({"kernels": ""}, "--kernels must be one of native, plain, got ''"),
-        ({"numerics": "reference"}, "--numerics reference is not in this version"),
+        ({"numerics": "quick"}, "--numerics must be one of fast, reference, exact, got 'quick'"),
+        (
+            {"numerics": "reference", "backend": "hybrid"},
+            "--numerics reference adds floats, .*: use --backend cpu or resident, not hybrid",
+        ),
     ],
 )
 def test_bad_values_name_the_option(values: dict[str, object], message: str) -> None:
@@ -77,11 +80,6 @@ def test_sampling_is_checked_when_it_is_used() -> None:
         SamplingOptions(temperature=float("nan")).params()
     with pytest.raises(InputError, match="max-tokens must be at least 1"):
         SamplingOptions(max_tokens=0).params()
-
-
-def test_refusal_knows_only_what_is_planned() -> None:
-    assert refusal("numerics", "quick") is None
-    assert "arrives" not in (refusal("numerics", "reference") or "arrives")
 
 
 def test_environment() -> None:

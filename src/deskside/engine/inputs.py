@@ -49,10 +49,16 @@ class BatchBuilder:
     """Builds batches for one model and one set of state owners."""
 
     def __init__(
-        self, spec: ModelSpec, pages: PageTable, rings: Rings, exact: bool = False
+        self,
+        spec: ModelSpec,
+        pages: PageTable,
+        rings: Rings,
+        exact: bool = False,
+        floats: bool = False,
     ) -> None:
-        """Build for a model; with `exact` every row counts as generated."""
+        """Build for a model; all rows count as generated if `exact`, as prompt if `floats`."""
         self._spec = spec
+        self._floats = floats
         self._exact = exact
         self._pages = pages
         self._rings = rings
@@ -97,7 +103,7 @@ class BatchBuilder:
 
     def _kinds(self, spans: Sequence[Span], prompts: Sequence[int] | None) -> Kinds:
         generated = [self._exact] * len(spans)
-        if prompts is not None and not self._exact:
+        if prompts is not None and not self._exact and not self._floats:
             generated = [s.start >= prompt for s, prompt in zip(spans, prompts, strict=True)]
         rows = np.repeat(np.array(generated), [span.rows for span in spans])
         return Kinds.of(torch.from_numpy(rows))

@@ -77,7 +77,7 @@ class ExpertService:
 
     def _prompt(self, layer: ExpertLayer, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
         def part(banks: Banks, ids: Tensor) -> Tensor:
-            return self._ops.moe(x, ids, weights, *banks, layer.windows.limit)
+            return self._ops.moe(x, ids, weights, *banks, layer.windows)
 
         return self._sum(layer, ids, part, generated=False)
 

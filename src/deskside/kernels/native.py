@@ -60,6 +60,7 @@ def bodies() -> Mapping[str, Callable[..., Any]]:
     """Return the body of each operation that is compiled, by the operation's name."""
     return {
         "linear": linear,
+        "whole_linear": linear,
         "hadamard": hadamard,
         "rms_norm": rms_norm,
         "rope": rope,

@@ -62,7 +62,8 @@ class Attention:
     def _project(self, attended: Tensor) -> Tensor:
         groups = attended.flatten(1).chunk(self._spec.o_groups, dim=1)
         parts = [
-            self._ops.linear(group, weight) for group, weight in zip(groups, self.wo_a, strict=True)
+            self._ops.whole_linear(group, weight)
+            for group, weight in zip(groups, self.wo_a, strict=True)
         ]
         joined = torch.cat(parts, dim=1)
         return self._ops.linear(joined, self.wo_b, leaves_of(joined.shape[1]))

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from deskside.formats import mxfp4
 from deskside.formats.packed import Format, Packed
+from deskside.ops.integer_moe import Windows
 from deskside.ops.linear import linear
 from deskside.ops.route import swiglu
 
@@ -16,7 +17,7 @@ __all__ = ["moe"]
 
 
 def moe(
-    x: Tensor, ids: Tensor, weights: Tensor, w1: Packed, w3: Packed, w2: Packed, limit: float
+    x: Tensor, ids: Tensor, weights: Tensor, w1: Packed, w3: Packed, w2: Packed, windows: Windows
 ) -> Tensor:
     """Run every row through its experts and add their weighted outputs in the order of `ids`.
 
@@ -27,14 +28,14 @@ def moe(
         w1: gate bank, MXFP4 [experts, intermediate, hidden].
         w3: up bank of the same shape.
         w2: down bank, MXFP4 [experts, hidden, intermediate].
-        limit: clamp of the gated unit.
+        windows: of the layer; a body that adds floats reads only its limit.
 
     Returns:
         [rows, hidden] float32.
     """
     assert {bank.format for bank in (w1, w3, w2)} == {Format.MXFP4}
     banks = (w1.codes, w1.scales, w3.codes, w3.scales, w2.codes, w2.scales)
-    result: Tensor = _moe(x, ids, weights, *banks, limit)
+    result: Tensor = _moe(x, ids, weights, *banks, windows.limit)
     return result
 
 

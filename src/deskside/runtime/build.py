@@ -28,6 +28,7 @@ from deskside.machine.placement import Placement, RankPlace
 from deskside.model.flash import Flash
 from deskside.model.weights import bank_ranges, load
 from deskside.ops.opset import OpSet
+from deskside.ops.reference import in_reference
 from deskside.planning.plan import Plan, plan_folder
 from deskside.runtime.costs import CostRecord, with_costs
 from deskside.runtime.experts import expert_service
@@ -81,6 +82,8 @@ def build(model: str, options: EngineOptions, progress: Progress | None = None) 
     tokenizer.check(plan.spec, str(checkpoint.folder / "tokenizer.json"))
     drafting = drafts(plan, options)
     ops = _operations(options, placement.ranks[0])
+    if options.numerics == "reference":
+        ops = in_reference(ops)
     weights = load(
         checkpoint,
         lambda tensor: drafting or not tensor.component.drafter,
@@ -97,8 +100,13 @@ def build(model: str, options: EngineOptions, progress: Progress | None = None) 
     groups = [draft.context.group] if draft else []
     owners = Owners.allocate(state, plan.kv_pages, plan.max_running, groups)
     target = Flash(weights, plan.spec, ops, experts)
-    exact = options.numerics == "exact"
-    builder = BatchBuilder(plan.spec, owners.pages, owners.rings, exact)
+    builder = BatchBuilder(
+        plan.spec,
+        owners.pages,
+        owners.rings,
+        exact=options.numerics == "exact",
+        floats=options.numerics == "reference",
+    )
     speculation: Speculation = TargetOnly()
     if draft is not None:
         speculator = draft.speculator(plan, options, owners)
