@@ -118,7 +118,7 @@ def _listens_on_one_port(server: Server) -> None:
 def test_a_drain_lets_streams_end_and_takes_nothing_new() -> None:
     with serving("--kv-tokens", "8192", "--drain-timeout", "4") as server:
         worker = server.worker()
-        short = Reader(server, **{**LOOP, "max_tokens": 60})
+        short = Reader(server, **{**LOOP, "max_tokens": 30})
         endless = Reader(server, **LOOP)
         assert short.first.wait(20)
         assert endless.first.wait(20)
@@ -177,7 +177,7 @@ def test_a_worker_that_dies_idle_ends_the_service() -> None:
 
 @pytest.mark.parametrize("how", [pytest.param("hang", marks=pytest.mark.slow), "stop"])
 def test_a_worker_that_says_nothing_counts_as_dead(how: str) -> None:
-    with serving("--kv-tokens", "1024", "--watchdog", "3") as server:
+    with serving("--kv-tokens", "1024", "--watchdog", "4") as server:
         worker = server.worker()
         prompt = [Act.HANG, 3, *range(100, 120)] if how == "hang" else LOOP["prompt"]
         reader = Reader(server, **{**LOOP, "prompt": prompt, "max_tokens": 500})

@@ -51,7 +51,7 @@ def test_streams_bring_the_bytes_that_they_bring_alone(server: Server) -> None:
 
 
 def test_the_queue_is_bounded(server: Server) -> None:
-    looping = {"prompt": [Act.LOOP, 0, 100], "max_tokens": 30, "ignore_eos": True}
+    looping = {"prompt": [Act.LOOP, 0, 300], "max_tokens": 60, "ignore_eos": True}
     ready = threading.Barrier(60)
 
     def ask(_: int) -> tuple[int, str | None]:
@@ -96,7 +96,7 @@ def _drop(wire: socket.socket, how: str) -> None:
 
 
 PHASES = {
-    "prefill": ({"prompt": [Act.SLOW, 0, *[100] * 2000]}, 0.1),
+    "prefill": ({"prompt": [Act.SLOW, 0, *[300] * 6000]}, 0.1),
     "decode": ({"prompt": [Act.LOOP, 0, 100, 200]}, 0.3),
 }
 
