@@ -16,7 +16,7 @@ from deskside.engine.engine import Engine
 from deskside.engine.inputs import BatchBuilder
 from deskside.engine.speculation import Speculator
 from deskside.errors import DesksideError
-from deskside.llm import LLM, Result
+from deskside.llm import LLM, Result, _Progress
 from deskside.model.block import Block, Head
 from deskside.model.drafter import Drafter, Features
 from deskside.speculate.policy import Policy
@@ -139,7 +139,18 @@ def vars_of(thing: object) -> dict[str, object]:
     return dict(vars(thing))
 
 
-@pytest.mark.parametrize("calls", [0, 5])
+def held_before_stop(llm: LLM, sequence: SequenceId, progress: _Progress) -> tuple[object, ...]:
+    """Step until a step raises, which may be late where drafting is paused."""
+    while True:
+        inside = held(llm)
+        try:
+            outputs = llm._step()
+        except Stop:
+            return inside
+        progress.take(outputs[sequence])
+
+
+@pytest.mark.parametrize("calls", [0, 3])
 @pytest.mark.parametrize("point", POINTS)
 def test_a_fault_costs_one_request(
     llm: LLM, expected: list[Result], monkeypatch: pytest.MonkeyPatch, point: str, calls: int
@@ -166,7 +177,7 @@ def test_a_fault_that_passes_costs_nothing(
 ) -> None:
     """As when memory was short for all and suffices for each."""
     first = llm._runtime.scheduler._next_sequence
-    bomb = Bomb(Boom, lambda sequence: sequence == first + VICTIM, calls=7, once=True)
+    bomb = Bomb(Boom, lambda sequence: sequence == first + VICTIM, calls=3, once=True)
     bomb.arm(monkeypatch, *POINTS[point])
     results = llm.generate(PROMPTS, SAMPLING)
     assert bomb.raised == 1
@@ -185,9 +196,7 @@ def test_a_signal_in_a_step_changes_nothing(
     bomb = Bomb(Stop, lambda other: other == sequence)
     with monkeypatch.context() as patch:
         bomb.arm(patch, *POINTS[point])
-        inside = held(llm)
-        with pytest.raises(Stop):
-            llm._step()
+        inside = held_before_stop(llm, sequence, progress)
         assert held(llm) == inside
     while progress.finish is None:
         progress.take(llm._step()[sequence])
