@@ -18,13 +18,11 @@ from torch import Tensor
 
 from benchmarks.experts import (
     EXPERTS,
-    HIDDEN,
-    INNER,
     LIMIT,
     RESULTS,
     ROUTE_SCALE,
     TOPK,
-    bank,
+    banks_of,
     distinct,
     fingerprint,
     inputs,
@@ -94,7 +92,7 @@ def main() -> None:
     torch.manual_seed(0)
     torch.set_num_threads(1)
     native.set_threads(args.threads)
-    banks = (bank(INNER, HIDDEN, 1), bank(INNER, HIDDEN, 2), bank(HIDDEN, INNER, 3))
+    banks = banks_of(EXPERTS)
     found: dict[str, Any] = {
         **fingerprint(),
         "threads": args.threads,
