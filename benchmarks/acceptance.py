@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.speculation import fingerprint
+from benchmarks.origin import origin
 from deskside.config import EngineOptions
 from deskside.core import Request, SamplingParams
 from deskside.layout.folder import resolve
@@ -106,7 +106,7 @@ def main() -> None:
     args = parser.parse_args()
     report = json.loads(args.report.read_text(encoding="utf-8")) if args.report else {}
     tokenizer = resolve(args.model) / "tokenizer.json"
-    found: dict[str, Any] = fingerprint(args.threads)
+    found: dict[str, Any] = {**origin(), "threads": args.threads}
     for name in args.rules.split(","):
         options = EngineOptions(threads=args.threads, max_running=TOGETHER, **RULES[name])
         llm = LLM.open(args.model, options)

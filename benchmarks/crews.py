@@ -16,13 +16,12 @@ from typing import Any
 import torch
 
 from benchmarks.experts import (
-    HIDDEN,
-    INNER,
+    EXPERTS,
     LIMIT,
     RESULTS,
     ROUTE_SCALE,
     TOPK,
-    bank,
+    banks_of,
     distinct,
     fingerprint,
     inputs,
@@ -62,7 +61,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS / "crews.json")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    banks = (bank(INNER, HIDDEN, 1), bank(INNER, HIDDEN, 2), bank(HIDDEN, INNER, 3))
+    banks = banks_of(EXPERTS)
     windows = windows_of(*banks, LIMIT, TOPK, ROUTE_SCALE)
     x, weights = inputs(1)
     small, matrix = torch.randn(1, 512), torch.randn(512, 512)

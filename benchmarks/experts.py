@@ -8,23 +8,20 @@ unit. Writes a JSON file with machine, date and commit.
 
 import argparse
 import json
-import platform
 import statistics
-import subprocess
 import time
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from benchmarks.origin import origin
 from deskside.formats import mxfp4
 from deskside.formats.packed import Format, Packed
 from deskside.kernels import native
 from deskside.kernels.tiers import force_tier, tiers
-from deskside.machine.machine import read_machine
 from deskside.ops.integer_moe import Windows, windows_of
 
 RESULTS = Path(__file__).parent / "results"
@@ -188,24 +185,8 @@ def measure_prompt(banks: Banks, windows: Windows, tier: str, repeats: int) -> d
 
 def fingerprint() -> dict[str, Any]:
     """Say what was measured, where and when."""
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-    )
-    topology = read_machine().topology
-    return {
-        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "commit": commit.stdout.strip() or None,
-        "processor": topology.model,
-        "kernels": tiers().chosen,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "shape": {
-            "experts": EXPERTS,
-            "hidden": HIDDEN,
-            "intermediate": INNER,
-            "experts a row": TOPK,
-        },
-    }
+    shape = {"experts": EXPERTS, "hidden": HIDDEN, "intermediate": INNER, "experts a row": TOPK}
+    return {**origin(), "shape": shape}
 
 
 def at_threads(threads: int, measured: Callable[[], dict[str, Any]]) -> dict[str, Any]:

@@ -6,24 +6,21 @@ spread beside them, and the verdict is a ratio of medians. Writes a JSON file wi
 
 import argparse
 import json
-import platform
 import statistics
-import subprocess
 import time
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
 
+from benchmarks.origin import origin
 from deskside.checkpoint.index import Checkpoint
 from deskside.config import EngineOptions
 from deskside.core import SamplingParams
 from deskside.layout.folder import resolve
 from deskside.llm import LLM
-from deskside.machine.machine import read_machine
 from tests.miniature import read_floats
 from tests.oracle.peer import peer_of
 
@@ -106,23 +103,6 @@ def ratio(rates: dict[str, Any], kind: str) -> float:
     return round(float(rates["deskside"][kind]["median"] / max(peers)), 2)
 
 
-def fingerprint(threads: int) -> dict[str, Any]:
-    """Say what was measured, where and when."""
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-    )
-    topology = read_machine().topology
-    return {
-        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "commit": commit.stdout.strip() or None,
-        "processor": topology.model,
-        "threads": threads,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-    }
-
-
 def main() -> None:
     """Measure, print a table and write the result."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -142,7 +122,13 @@ def main() -> None:
         "transformers bfloat16": transformers_run(half, args.threads),
     }
     text = llm.tokenizer.encode(Path(argparse.__file__).read_text(encoding="utf-8"))
-    found: dict[str, Any] = {**fingerprint(args.threads), "repeats": args.repeats, "output": OUTPUT}
+    found: dict[str, Any] = {
+        **origin(),
+        "threads": args.threads,
+        "transformers": transformers.__version__,
+        "repeats": args.repeats,
+        "output": OUTPUT,
+    }
     for length in PROMPTS:
         rates = measure(runs, text[:length], args.repeats)
         rates["ratio to the faster peer"] = {

@@ -8,7 +8,6 @@ anything else.
 
 import argparse
 import json
-import platform
 import statistics
 import subprocess
 import sys
@@ -17,17 +16,16 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from threading import Event
 from typing import Any
 
 import httpx2 as httpx
 
+from benchmarks.origin import origin
 from deskside.config import EngineOptions
 from deskside.core import SamplingParams
 from deskside.llm import LLM
-from deskside.machine.machine import read_machine
 
 RESULTS = Path(__file__).parent / "results"
 OUTPUT = 64
@@ -198,20 +196,6 @@ def fairness(client: httpx.Client, text: Sequence[int], step_tokens: int) -> dic
     }
 
 
-def fingerprint(threads: int) -> dict[str, Any]:
-    """Say what was measured, where and when."""
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-    )
-    return {
-        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "commit": commit.stdout.strip() or None,
-        "processor": read_machine().topology.model,
-        "threads": threads,
-        "python": platform.python_version(),
-    }
-
-
 def main() -> None:
     """Measure, print and write the result."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -225,7 +209,12 @@ def main() -> None:
     options = EngineOptions(threads=args.threads, max_running=16, speculation=args.speculation)
     llm = LLM.open("deskside-mini", options)
     text = llm.tokenizer.encode(Path(argparse.__file__).read_text(encoding="utf-8"))
-    found: dict[str, Any] = {**fingerprint(args.threads), "output": OUTPUT, "prompt": PROMPT}
+    found: dict[str, Any] = {
+        **origin(),
+        "threads": args.threads,
+        "output": OUTPUT,
+        "prompt": PROMPT,
+    }
     flags = ["--threads", str(args.threads), "--max-running", "16"]
     flags += ["--step-tokens", str(args.step_tokens), "--speculation", args.speculation]
     with (

@@ -7,23 +7,18 @@ or, by options, the beginnings of documents (JSON lines with `text` and `project
 
 import argparse
 import json
-import platform
 import statistics
-import subprocess
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import torch
-
+from benchmarks.origin import origin
 from deskside.config import EngineOptions
 from deskside.core import SamplingParams
 from deskside.engine.speculation import Speculator
 from deskside.llm import LLM
-from deskside.machine.machine import read_machine
 
 HERE = Path(__file__).parent
 BLOCK = 5
@@ -191,21 +186,6 @@ def documents(llm: LLM, path: Path, count: int, length: int) -> list[list[int]]:
     return found[:count]
 
 
-def fingerprint(threads: int) -> dict[str, Any]:
-    """Say what was measured, where and when."""
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-    )
-    return {
-        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "commit": commit.stdout.strip() or None,
-        "processor": read_machine().topology.model,
-        "threads": threads,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-    }
-
-
 def main() -> None:
     """Measure, print and write the result."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -229,7 +209,8 @@ def main() -> None:
         for name in names
     }
     found: dict[str, Any] = {
-        **fingerprint(args.threads),
+        **origin(),
+        "threads": args.threads,
         "repeats": args.repeats,
         "temperature": args.temperature,
     }
