@@ -17,7 +17,7 @@ from deskside.text.chat_options import ChatOptions
 from deskside.text.messages import Message
 from deskside.text.tokenizer import Tokenizer
 
-__all__ = ["Service", "new_id", "now"]
+__all__ = ["Service", "new_call_id", "new_id", "now"]
 
 INLINE = 4096
 """Characters up to which a text is encoded in the event loop: a thread costs more."""
@@ -28,6 +28,11 @@ T = TypeVar("T")
 def new_id(prefix: str) -> str:
     """Return an id that no other request has."""
     return f"{prefix}-{secrets.token_hex(12)}"
+
+
+def new_call_id() -> str:
+    """Return an id that no other call of a tool has."""
+    return f"call_{secrets.token_hex(12)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """A conversation as the prompt that the model was trained on.
 
-Owns DeepSeek-V4's chat format for system, user and assistant turns with thinking and effort.
+Owns DeepSeek-V4's chat format for system, user, assistant and tool turns with thinking and effort.
 Control tokens come from here alone: whatever a message says is plain text, also where it spells
 one.
 """
@@ -16,6 +16,7 @@ from deskside.text.fixed import FixedTexts
 from deskside.text.messages import PART_BREAK, Message, Role
 from deskside.text.reasoning import END_OF_REASONING, Channel
 from deskside.text.tokenizer import BOS, EOS, Tokenizer
+from deskside.text.tools import DSML, Tool, ToolCall, written_calls
 
 __all__ = ["ChatEncoder", "Prompt"]
 
@@ -79,10 +80,13 @@ class ChatEncoder:
         """Return the prompt that lets the model speak next.
 
         Raises:
-            InputError: there is no message, or the effort needs a text that is not there.
+            InputError: there is no message, or the effort or the tools need a text or a token that
+                is not there.
         """
         if not messages:
             raise InputError("messages must hold at least one message")
+        if DSML not in self._tokenizer.controls:
+            _refuse_tools(messages, options)
         pieces = list(_merged(self._script(_turns(messages), options)))
         controls = self._tokenizer.controls
         ids: list[int] = []
@@ -96,17 +100,31 @@ class ChatEncoder:
     def _script(self, messages: Sequence[Message], options: ChatOptions) -> Iterator[_Piece]:
         """Yield what stands in the prompt, in order."""
         last_user = max((n for n, m in enumerate(messages) if m.role is Role.USER), default=-1)
+        keeps = options.keep_reasoning or bool(options.tools)
         yield _Piece(BOS, control=True)
         if options.thinking:
             yield from self._fixed(self._texts.effort(options.effort))
+        offered = _offered_at(messages) if options.tools else None
+        if offered == -1:
+            yield from self._offer(options.tools)
         for place, message in enumerate(messages):
-            thinks = options.thinking and (options.keep_reasoning or place > last_user)
+            thinks = options.thinking and (keeps or place > last_user)
             yield from _turn(message, thinks)
+            if place == offered:
+                yield from self._offer(options.tools)
             follows = messages[place + 1].role if place + 1 < len(messages) else None
             if message.role is Role.USER and follows is Role.ASSISTANT:
                 yield from _opening(thinks or (options.thinking and place == last_user))
         if not messages[-1].prefix:
             yield from _opening(options.thinking)
+
+    def _offer(self, tools: Sequence[Tool]) -> Iterator[_Piece]:
+        """Yield what a system message ends in where there are tools."""
+        before, behind = self._texts.around_tools()
+        yield _Piece(PART_BREAK)
+        yield from self._fixed(before)
+        yield _Piece("\n".join(tool.line for tool in tools))
+        yield from self._fixed(behind)
 
     def _fixed(self, text: str) -> Iterator[_Piece]:
         """Yield a text of the checkpoint's own; control tokens in it are meant."""
@@ -114,16 +132,45 @@ class ChatEncoder:
             yield _Piece(part, control=place % 2 == 1)
 
 
+def _refuse_tools(messages: Sequence[Message], options: ChatOptions) -> None:
+    if options.tools or any(message.calls for message in messages):
+        raise InputError(f"tools: this checkpoint's tokenizer has no token {DSML}; send none")
+
+
+def _offered_at(messages: Sequence[Message]) -> int:
+    """Return the place of the message that offers the tools; -1 is one before all of them."""
+    return next((n for n, m in enumerate(messages) if m.role is Role.SYSTEM), -1)
+
+
 def _turns(messages: Sequence[Message]) -> list[Message]:
-    """Make one turn of user messages in a row: the format has no other way to tell them apart."""
+    """Make one user's turn of all in a row that answer the assistant, tools among them."""
     turns: list[Message] = []
+    row: list[Message] = []
     for message in messages:
-        if turns and message.role is Role.USER and turns[-1].role is Role.USER:
-            joined = turns[-1].content + PART_BREAK + message.content
-            turns[-1] = Message(Role.USER, joined)
-        else:
-            turns.append(message)
-    return turns
+        if message.role in (Role.USER, Role.TOOL):
+            row.append(message)
+            continue
+        turns += _answering(row, turns)
+        row = []
+        turns.append(message)
+    return turns + _answering(row, turns)
+
+
+def _answering(row: Sequence[Message], before: Sequence[Message]) -> list[Message]:
+    """Return the one turn of a row; results stand in the order of the calls they answer."""
+    if not row:
+        return []
+    said = next((turn for turn in reversed(before) if turn.role is Role.ASSISTANT), None)
+    order = {} if said is None else {call.id: n for n, call in enumerate(said.calls)}
+    results = [message for message in row if message.role is Role.TOOL]
+    sorted_results = iter(sorted(results, key=lambda result: order.get(result.answers, 0)))
+    texts = [
+        f"<tool_result>{next(sorted_results).content}</tool_result>"
+        if message.role is Role.TOOL
+        else message.content
+        for message in row
+    ]
+    return [Message(Role.USER, PART_BREAK.join(texts))]
 
 
 def _merged(pieces: Iterator[_Piece]) -> Iterator[_Piece]:
@@ -149,8 +196,17 @@ def _turn(message: Message, thinks: bool) -> Iterator[_Piece]:
         yield _Piece(message.reasoning)
         yield _Piece(END_OF_REASONING, control=True)
     yield _Piece(message.content)
+    if message.calls:
+        yield from _written(message.calls)
     if message.role is Role.ASSISTANT and not message.prefix:
         yield _Piece(EOS, control=True)
+
+
+def _written(calls: Sequence[ToolCall]) -> Iterator[_Piece]:
+    for place, text in enumerate(written_calls(calls)):
+        if place:
+            yield _Piece(DSML, control=True)
+        yield _Piece(text)
 
 
 def _opening(thinking: bool) -> Iterator[_Piece]:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from deskside.errors import InputError
+from deskside.text.tools import Tool
 
 __all__ = ["ChatOptions", "read_options"]
 
@@ -34,11 +35,13 @@ class ChatOptions:
         thinking: whether the model reasons before it answers.
         effort: how much, by a name that the checkpoint knows; None is its default.
         keep_reasoning: whether the reasoning of earlier turns stays in the prompt.
+        tools: what the model may call; with any, the reasoning of earlier turns stays.
     """
 
     thinking: bool = True
     effort: str | None = None
     keep_reasoning: bool = False
+    tools: tuple[Tool, ...] = ()
 
 
 def read_options(

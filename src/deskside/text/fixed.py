@@ -6,6 +6,7 @@ where in a prompt the texts go.
 """
 
 import ast
+import string
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,6 +22,14 @@ FILE = Path("encoding", "encoding_dsv4.py")
 EFFORTS = "REASONING_EFFORT_PROMPTS"
 DEFAULT = "DEFAULT_REASONING_EFFORT"
 PREVIEW = "REASONING_EFFORT_MAX"
+TOOLS = "TOOLS_TEMPLATE"
+SCHEMAS = "tool_schemas"
+MARKERS = {
+    "dsml_token": "｜DSML｜",
+    "thinking_start_token": "<think>",
+    "thinking_end_token": "</think>",
+}
+"""What stands for the markers in the text about tools; the format's own names."""
 MOST_BYTES = 1 << 18
 """The published program is far smaller."""
 MOST_TEXT = 1 << 14
@@ -39,6 +48,8 @@ class FixedTexts:
     default: str = "low"
     lack: str = "is missing"
     """Why an effort that is not there is not there."""
+    tools: tuple[str, str] | None = None
+    """What stands before and behind the list of tools, if the file says it."""
 
     @staticmethod
     def open(folder: Path) -> "FixedTexts":
@@ -51,20 +62,21 @@ class FixedTexts:
         if not path.exists() and not path.is_symlink():
             return FixedTexts(str(path))
         values = _constants(_source(folder, path), str(path))
+        tools = _around_tools(values[TOOLS], str(path)) if TOOLS in values else None
         if EFFORTS not in values:
             lack = (
                 "is that of the preview; get the 0731 checkpoint's"
                 if PREVIEW in values
                 else f"has no {EFFORTS}"
             )
-            return FixedTexts(str(path), lack=lack)
+            return FixedTexts(str(path), lack=lack, tools=tools)
         efforts = _efforts(values[EFFORTS], str(path))
         default = _text(values.get(DEFAULT), str(path), DEFAULT)
         if default not in efforts:
             raise CheckpointError(
                 f"{path}: {DEFAULT} is {default!r:.60}, which {EFFORTS} lacks; {AGAIN}"
             )
-        return FixedTexts(str(path), efforts, default, "does not have it")
+        return FixedTexts(str(path), efforts, default, "does not have it", tools)
 
     def effort(self, name: str | None) -> str:
         """Return what an effort (None: the checkpoint's default) puts before the conversation.
@@ -79,6 +91,17 @@ class FixedTexts:
                 f"use one of {', '.join(self.efforts)}"
             )
         return self.efforts[name]
+
+    def around_tools(self) -> tuple[str, str]:
+        """Return what stands before and behind the list of tools.
+
+        Raises:
+            InputError: the texts are not there.
+        """
+        if self.tools is None:
+            lack = "is missing" if self.lack == "is missing" else f"has no {TOOLS}"
+            raise InputError(f"tools need a text of {self.where}, which {lack}; send none")
+        return self.tools
 
 
 def _source(folder: Path, path: Path) -> str:
@@ -114,7 +137,7 @@ def _constants(source: str, where: str) -> dict[str, ast.expr]:
     found: dict[str, ast.expr] = {}
     for statement in body:
         target, value = _assignment(statement)
-        if target not in (EFFORTS, DEFAULT, PREVIEW) or value is None:
+        if target not in (EFFORTS, DEFAULT, PREVIEW, TOOLS) or value is None:
             continue
         if target in found:
             raise CheckpointError(f"{where}: {target} stands twice; {AGAIN}")
@@ -141,6 +164,29 @@ def _efforts(value: ast.expr, where: str) -> dict[str, str]:
     if not names or len(set(names)) < len(names):
         raise CheckpointError(f"{where}: {EFFORTS} must have keys, each once; {AGAIN}")
     return dict(zip(names, texts, strict=True))
+
+
+def _around_tools(value: ast.expr, where: str) -> tuple[str, str]:
+    """Return the text about tools, cut where their list belongs, with the markers put in."""
+    sides = [""]
+    try:
+        for plain, name, spec, conversion in string.Formatter().parse(_text(value, where, TOOLS)):
+            sides[-1] += plain
+            if name is None:
+                continue
+            if spec or conversion or name not in (SCHEMAS, *MARKERS):
+                raise ValueError(f"{name!r:.40} is not known")
+            if name == SCHEMAS:
+                sides.append("")
+            else:
+                sides[-1] += MARKERS[name]
+    except ValueError as error:
+        raise CheckpointError(
+            f"{where}: {TOOLS} is no template ({error!s:.60}); {AGAIN}"
+        ) from error
+    if len(sides) != 2:
+        raise CheckpointError(f"{where}: {TOOLS} must name {SCHEMAS} once; {AGAIN}")
+    return sides[0], sides[1]
 
 
 def _text(value: ast.expr | None, where: str, what: str) -> str:

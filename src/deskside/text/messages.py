@@ -10,6 +10,7 @@ from enum import StrEnum
 
 from deskside.errors import InputError
 from deskside.text import utf8
+from deskside.text.tools import ToolCall, read_calls
 
 __all__ = ["PART_BREAK", "Message", "Role", "read_messages"]
 
@@ -23,21 +24,32 @@ class Role(StrEnum):
     SYSTEM = "system"
     USER = "user"
     ASSISTANT = "assistant"
+    TOOL = "tool"
 
 
 ROLES = {**{str(role): role for role in Role}, "developer": Role.SYSTEM}
 """Roles by the names that clients use; OpenAI's `developer` is the former `system`."""
-TOOL_FIELDS = ("tool_calls", "function_call", "tool_call_id")
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One turn. `reasoning` is what an assistant thought; `prefix` leaves its turn open."""
+    """One turn. `reasoning` is what an assistant thought; `prefix` leaves its turn open.
+
+    `calls` are an assistant's; `answers` is the id of the call whose result a tool's message has.
+    """
 
     role: Role
     content: str
     reasoning: str = ""
     prefix: bool = False
+    calls: tuple[ToolCall, ...] = ()
+    answers: str = ""
+
+    @property
+    def characters(self) -> int:
+        """About how long it is."""
+        calls = sum(len(call.name) + len(call.arguments) for call in self.calls)
+        return len(self.content) + len(self.reasoning) + calls
 
 
 def read_messages(items: Sequence[Mapping[str, object]]) -> tuple[Message, ...]:
@@ -58,8 +70,8 @@ def read_messages(items: Sequence[Mapping[str, object]]) -> tuple[Message, ...]:
 
 def _read(item: Mapping[str, object], where: str) -> Message:
     name = item.get("role")
-    if name == "tool" or any(item.get(field) for field in TOOL_FIELDS):
-        raise InputError(f"{where}: tools are not in this version; send text alone")
+    if item.get("function_call"):
+        raise InputError(f"{where}.function_call is the old form; send tool_calls")
     if not isinstance(name, str) or name not in ROLES:
         raise InputError(f"{where}.role must be one of {', '.join(ROLES)}, got {name!r:.60}")
     role = ROLES[name]
@@ -69,8 +81,15 @@ def _read(item: Mapping[str, object], where: str) -> Message:
     prefix = item.get("prefix") or False
     if prefix is not False and (prefix is not True or role is not Role.ASSISTANT):
         raise InputError(f"{where}.prefix must be true or false, and true only for an assistant")
-    reasoning = _reasoning(item, where) if role is Role.ASSISTANT else ""
-    return Message(role, _content(content, f"{where}.content"), reasoning, prefix)
+    text = _content(content, f"{where}.content")
+    if role is Role.ASSISTANT:
+        calls = read_calls(item.get("tool_calls"), f"{where}.tool_calls")
+        return Message(role, text, _reasoning(item, where), prefix, calls)
+    if role is Role.TOOL:
+        return Message(
+            role, text, answers=_text(item.get("tool_call_id") or "", f"{where}.tool_call_id")
+        )
+    return Message(role, text)
 
 
 def _reasoning(item: Mapping[str, object], where: str) -> str:

@@ -2,10 +2,10 @@
 
 Owns the split at the end of reasoning and the count of its tokens. Where the text begins is told by
 the prompt (`text.chat`), never guessed: a prompt that opens a thought is answered from inside it.
-Knows no tools.
+A call ends a thought too, but how one is read stands in `text.tool_reader`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 
 from deskside.text.stops import StopScanner
@@ -67,6 +67,12 @@ class ReasoningSplitter:
         self._held = text[certain:]
         return [(Channel.REASONING, text[:certain])] if certain else []
 
+    def end(self) -> list[tuple[Channel, str]]:
+        """Go on in the content, because something came that is no thought."""
+        rest = self.finish()
+        self._channel = Channel.CONTENT
+        return rest
+
     def finish(self) -> list[tuple[Channel, str]]:
         """End the text: what was held back was reasoning after all."""
         rest, self._held = self._held, ""
@@ -74,14 +80,17 @@ class ReasoningSplitter:
 
 
 class ReasoningCounter:
-    """Counts the tokens of the reasoning, the one that completes its end among them."""
+    """Counts the tokens of the reasoning, the one that completes its end among them.
+
+    It ends at the marker, or at the first of the texts that end it too.
+    """
 
     __slots__ = ("_scanner", "_tokens")
 
-    def __init__(self, bytes_of: TokenBytes, start: Channel) -> None:
+    def __init__(self, bytes_of: TokenBytes, start: Channel, others: Sequence[str] = ()) -> None:
         """Count what `bytes_of` (`Tokenizer.text_bytes`) spells, from where the prompt ends."""
         inside = start is Channel.REASONING
-        self._scanner = StopScanner(bytes_of, (END_OF_REASONING,)) if inside else None
+        self._scanner = StopScanner(bytes_of, (END_OF_REASONING, *others)) if inside else None
         self._tokens = 0
 
     @property

@@ -167,7 +167,7 @@ class StopScanner:
 class TextStream:
     """Text for a reader: whole characters, and never the beginning of a stop string."""
 
-    __slots__ = ("_bytes_of", "_detokenizer", "_held", "_stopped", "_watch")
+    __slots__ = ("_bytes_of", "_detokenizer", "_held", "_stop", "_watch")
 
     def __init__(
         self, bytes_of: TokenBytes, stops: Sequence[str] = (), after: str = "", least: int = 0
@@ -184,12 +184,17 @@ class TextStream:
         self._bytes_of = bytes_of
         self._detokenizer = Detokenizer(bytes_of)
         self._held = bytearray()
-        self._stopped = False
+        self._stop: str | None = None
 
     @property
     def stopped(self) -> bool:
         """Whether a stop string was found; nothing is shown from there on."""
-        return self._stopped
+        return self._stop is not None
+
+    @property
+    def stop(self) -> str | None:
+        """The stop string that was found."""
+        return self._stop
 
     def feed(self, tokens: Iterable[int]) -> str:
         """Return the text that `tokens` make certain; held back is what may become a stop."""
@@ -201,15 +206,16 @@ class TextStream:
         return self._detokenizer.feed_bytes(rest) + self._detokenizer.finish()
 
     def _feed_one(self, token: int) -> str:
-        if self._stopped:
+        if self._stop is not None:
             return ""
         piece = self._bytes_of(token)
         match = self._watch.read(piece)
         self._held += piece
         if match is None:
             return self._show(len(self._held) - self._watch.held)
-        self._stopped = True
-        text = self._show(len(self._held) - len(piece) + match.end - match.length)
+        start = len(self._held) - len(piece) + match.end - match.length
+        self._stop = self._held[start : start + match.length].decode()
+        text = self._show(start)
         self._held.clear()
         return text
 

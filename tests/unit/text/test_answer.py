@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from deskside.text.answer import AnswerStream
 from deskside.text.reasoning import Channel
 from deskside.text.stops import StopScanner
+from deskside.text.tools import ToolCall
 
 MARKER = "</think>"
 CHARACTERS = [
@@ -159,3 +160,60 @@ def test_a_thought_that_never_ends() -> None:
     assert stream.feed([0, 1]) == [(Channel.REASONING, "so. ")]
     assert stream.finish() == [(Channel.REASONING, "</thi")]
     assert stream.reasoning_tokens == 2
+
+
+D = "｜DSML｜"
+CALL = f'<{D}tool_calls>\n<{D}invoke name="f">\n\n</{D}invoke>\n</{D}tool_calls>'
+LATER = CALL.replace('"f"', '"g"')
+TALKS = {
+    f"r{MARKER}a\n\n{CALL}": ("r", "a", ["f"]),
+    f"r\n\n{CALL}": ("r", "", ["f"]),
+    f"r</thi{CALL}a{MARKER}": ("r</thi", f"a{MARKER}", ["f"]),
+    f"r<{D}tool_calls>{MARKER}a": (f"r<{D}tool_calls>", "a", []),
+    f"{MARKER}{CALL}\n\n{LATER}": ("", "", ["f", "g"]),
+    f"r{MARKER}a{CALL[:-30]}": ("r", f"a{CALL[:-30]}", []),
+}
+
+
+@pytest.mark.parametrize("text", TALKS)
+def test_calls_end_a_thought_wherever_the_text_is_cut(text: str) -> None:
+    thought, content, names = TALKS[text]
+    data = text.encode()
+    for cut in range(len(data)):
+        tokens = [piece for piece in (data[:cut], data[cut:]) if piece]
+        stream = AnswerStream(tokens.__getitem__, Channel.REASONING, tools=True)
+        parts = [part for place in range(len(tokens)) for part in stream.feed([place])]
+        parts += stream.finish()
+        said = {Channel.REASONING: "", Channel.CONTENT: ""}
+        for part in parts:
+            if not isinstance(part, ToolCall):
+                said[part[0]] += part[1]
+        assert said == {Channel.REASONING: thought, Channel.CONTENT: content}
+        assert [part.name for part in parts if isinstance(part, ToolCall)] == names
+
+
+def test_one_call_alone_where_no_more_are_wanted() -> None:
+    tokens = [f"{MARKER}{CALL}".encode(), LATER.encode(), b"a"]
+    stream = AnswerStream(tokens.__getitem__, Channel.REASONING, tools=True, parallel=False)
+    parts = stream.feed([0, 1, 2]) + stream.finish()
+    assert parts == [ToolCall("f", "{}"), (Channel.CONTENT, "a")]
+
+
+def test_without_tools_a_block_is_text() -> None:
+    stream = AnswerStream([CALL.encode()].__getitem__, Channel.CONTENT)
+    assert stream.feed([0]) + stream.finish() == [(Channel.CONTENT, CALL)]
+
+
+def test_a_call_ends_the_count_of_reasoning() -> None:
+    tokens = [b"r", b"\n\n", *(bytes([byte]) for byte in CALL.encode())]
+    stream = AnswerStream(tokens.__getitem__, Channel.REASONING, tools=True)
+    stream.feed(range(len(tokens)))
+    assert stream.reasoning_tokens == 2 + len(f"<{D}tool_calls>".encode())
+
+
+def test_the_stop_that_was_found_is_known() -> None:
+    tokens = [b"aE", b"ND", b"b"]
+    stream = AnswerStream(tokens.__getitem__, Channel.CONTENT, ["x", "END"])
+    assert stream.stop is None
+    assert stream.feed([0, 1]) == [(Channel.CONTENT, "a")]
+    assert stream.stop == "END"

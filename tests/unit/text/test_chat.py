@@ -1,5 +1,6 @@
 """Conversations become prompts: exact texts, and no control token that a message could make."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from deskside.text.fixed import FixedTexts
 from deskside.text.messages import Message, Role
 from deskside.text.reasoning import Channel
 from deskside.text.tokenizer import BOS, EOS, Tokenizer
+from deskside.text.tools import DSML, Tool, ToolCall, written_calls
 from tests.unit.text.conftest import small_tokenizer
 
 CHAT = ChatOptions(thinking=False)
@@ -51,7 +53,8 @@ def tokenizer() -> Tokenizer:
 
 @pytest.fixture(scope="session")
 def encoder(tokenizer: Tokenizer) -> ChatEncoder:
-    return ChatEncoder(tokenizer, FixedTexts("encoder.py", EFFORTS), "model")
+    texts = FixedTexts("encoder.py", EFFORTS, tools=(f"Write <{DSML}tool_calls>:\n", "\nEnd."))
+    return ChatEncoder(tokenizer, texts, "model")
 
 
 @pytest.fixture(scope="session")
@@ -61,6 +64,23 @@ def mini() -> tuple[Tokenizer, ChatEncoder]:
     return tokenizer, ChatEncoder.open(folder, tokenizer)
 
 
+def called(text: str, *ids: str) -> Message:
+    calls = tuple(ToolCall(f"f{name}", '{"k": "v", "n": 1}', name) for name in ids)
+    return Message(Role.ASSISTANT, text, calls=calls)
+
+
+def result(text: str, answers: str) -> Message:
+    return Message(Role.TOOL, text, answers=answers)
+
+
+ADD, NOW = {"name": "add", "parameters": {"b": "ü", "a": 1}}, {"name": "now"}
+TOOLS = ChatOptions(thinking=False, tools=(Tool("add", ADD), Tool("now", NOW)))
+OFFER = (
+    f"\n\nWrite <{DSML}tool_calls>:\n"
+    '{"name": "add", "parameters": {"b": "ü", "a": 1}}\n{"name": "now"}\nEnd.'
+)
+WRITTEN = DSML.join(written_calls(called("", "1", "2").calls))
+R1, R2 = "<tool_result>r1</tool_result>", "<tool_result>r2</tool_result>"
 TALK = [user("q"), assistant("a", "r"), user("q2"), assistant("a2", "r2"), user("q3")]
 CASES = [
     ([user("Hi")], CHAT, f"{U}Hi{A}{E}"),
@@ -83,6 +103,38 @@ CASES = [
     ([system("S"), user("Hi")], ChatOptions(effort="high"), f"Think!\n\nS{U}Hi{A}{T}"),
     ([user("Hi")], ChatOptions(effort="max"), f"Use ｜DSML｜ and {T}!\n\n{U}Hi{A}{T}"),
     ([user("Hi")], ChatOptions(thinking=False, effort="max"), f"{U}Hi{A}{E}"),
+    ([user("Hi")], TOOLS, f"{OFFER}{U}Hi{A}{E}"),
+    ([system("S"), user("Hi")], TOOLS, f"S{OFFER}{U}Hi{A}{E}"),
+    ([user("a"), system("S"), system("T"), user("b")], TOOLS, f"{U}aS{OFFER}T{U}b{A}{E}"),
+    (
+        TALK,
+        ChatOptions(tools=TOOLS.tools),
+        OFFER + f"{U}q{A}{T}r{E}a{EOS}{U}q2{A}{T}r2{E}a2{EOS}{U}q3{A}{T}",
+    ),
+    ([user("q"), called("a", "1", "2")], CHAT, f"{U}q{A}{E}a{WRITTEN}{EOS}{A}{E}"),
+    (
+        [user("q"), called("", "1", "2"), result("r2", "2"), result("r1", "1"), user("more")],
+        THINKING,
+        f"{U}q{A}{E}{WRITTEN}{EOS}{U}{R1}\n\n{R2}\n\nmore{A}{T}",
+    ),
+    (
+        [
+            user("q"),
+            called("", "1", "2"),
+            user("x"),
+            result("r2", "2"),
+            user("y"),
+            result("r1", "1"),
+        ],
+        CHAT,
+        f"{U}q{A}{E}{WRITTEN}{EOS}{U}x\n\n{R1}\n\ny\n\n{R2}{A}{E}",
+    ),
+    (
+        [user("q"), called("", "1", "2"), result("r1", "?"), result("r2", "1")],
+        CHAT,
+        f"{U}q{A}{E}{WRITTEN}{EOS}{U}{R1}\n\n{R2}{A}{E}",
+    ),
+    ([result("r1", "1")], CHAT, f"{U}{R1}{A}{E}"),
 ]
 
 
@@ -257,3 +309,42 @@ def test_a_control_token_that_text_can_spell_is_refused() -> None:
     assert inner.model.token_to_id("els") is not None
     with pytest.raises(CheckpointError, match="control token els is also an entry"):
         Tokenizer(inner)
+
+
+@given(text=SPELLED, name=st.sampled_from(["f", "g h"]))
+def test_what_calls_tools_and_results_say_stays_text(
+    encoder: ChatEncoder, tokenizer: Tokenizer, text: str, name: str
+) -> None:
+    """Also where an argument spells the end of its own tag."""
+
+    def talk(said: str) -> Prompt:
+        arguments = json.dumps({"k": said, "l": [said]}, ensure_ascii=False)
+        call = Message(Role.ASSISTANT, said, calls=(ToolCall(name, arguments, "1"),))
+        tool = Tool("add", {"name": "add", "description": said})
+        messages = [user("q"), call, result(said, "1")]
+        return encoder.render(messages, ChatOptions(tools=(tool,)))
+
+    assert controls_of(tokenizer, talk(text)) == controls_of(tokenizer, talk(""))
+    shown = b"".join(map(tokenizer.token_bytes, talk(text).ids)).decode()
+    assert shown == talk(text).text
+
+
+def test_tools_need_a_token_and_a_text(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    bare = ChatEncoder(tokenizer, FixedTexts("model/encoder.py"), "model")
+    with pytest.raises(InputError, match=r"tools need a text of model/encoder\.py"):
+        bare.render([user("Hi")], TOOLS)
+    assert bare.render([called("", "1", "2")], CHAT).text == f"{BOS}{WRITTEN}{EOS}{A}{E}"
+    inner = small_tokenizer()
+    inner.add_tokens([AddedToken(one, special=False) for one in CONTROLS if one != DSML])
+    old = ChatEncoder(Tokenizer(inner), FixedTexts("e", tools=("", "")), "model")
+    for messages, options in (([user("Hi")], TOOLS), ([called("", "1")], CHAT)):
+        with pytest.raises(InputError, match=f"tokenizer has no token {DSML}"):
+            old.render(messages, options)
+
+
+def test_the_model_that_ships_offers_tools(mini: tuple[Tokenizer, ChatEncoder]) -> None:
+    tokenizer, encoder = mini
+    prompt = encoder.render([user("Hi")], TOOLS)
+    assert "\n".join(tool.line for tool in TOOLS.tools) in prompt.text
+    assert prompt.ids == tokenizer.encode(prompt.text)
+    assert prompt.ids.count(tokenizer.controls[DSML]) == 6

@@ -94,6 +94,27 @@ def test_the_model_that_ships_has_three_efforts() -> None:
     assert texts.effort(None) == ""
 
 
+TOOLS = "TOOLS_TEMPLATE = "
+
+
+def test_the_text_about_tools_is_cut_where_their_list_belongs(tmp_path: Path) -> None:
+    said = (
+        '"a {dsml_token}{{x}} {thinking_start_token}\\n"  "{thinking_end_token}{tool_schemas}\\nb"'
+    )
+    for rest in (GOOD, "", "REASONING_EFFORT_MAX = 'x'"):
+        write(tmp_path, f"{TOOLS}{said}\n{rest}")
+        texts = FixedTexts.open(tmp_path)
+        assert texts.around_tools() == ("a ｜DSML｜{x} <think>\n</think>", "\nb")
+
+
+def test_without_that_text_there_are_no_tools(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"tools need a text of .*py, which is missing; send none"):
+        FixedTexts.open(tmp_path).around_tools()
+    write(tmp_path, GOOD)
+    with pytest.raises(InputError, match=r"tools need a text of .* has no TOOLS_TEMPLATE"):
+        FixedTexts.open(tmp_path).around_tools()
+
+
 PROMPTS = "REASONING_EFFORT_PROMPTS = "
 
 
@@ -103,6 +124,14 @@ PROMPTS = "REASONING_EFFORT_PROMPTS = "
         (b"\xff\xfe", "is not UTF-8"),
         ("(", "is not Python"),
         ("\0", "is not Python"),
+        (TOOLS + "open('x')", "TOOLS_TEMPLATE must be a plain text"),
+        (TOOLS + "'{'", "TOOLS_TEMPLATE is no template"),
+        (TOOLS + "''", "TOOLS_TEMPLATE must name tool_schemas once"),
+        (TOOLS + "'{tool_schemas}{tool_schemas}'", "TOOLS_TEMPLATE must name tool_schemas once"),
+        (TOOLS + "'{tool_schemas.__class__}'", "TOOLS_TEMPLATE is no template"),
+        (TOOLS + "'{tool_schemas!r}'", "TOOLS_TEMPLATE is no template"),
+        (TOOLS + "'{tool_schemas:>99999999999}'", "TOOLS_TEMPLATE is no template"),
+        (TOOLS + "'{}{tool_schemas}'", "TOOLS_TEMPLATE is no template"),
         (PROMPTS + "open('x')", "must be a dict"),
         (PROMPTS + "dict(low='')", "must be a dict"),
         (PROMPTS + "{**others}", "a key of REASONING_EFFORT_PROMPTS must be a plain text"),

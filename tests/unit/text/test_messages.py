@@ -4,6 +4,7 @@ import pytest
 
 from deskside.errors import InputError
 from deskside.text.messages import Message, Role, read_messages
+from deskside.text.tools import ToolCall
 
 HI = {"role": "user", "content": "hi"}
 
@@ -25,6 +26,23 @@ def test_roles_and_parts() -> None:
         Message(Role.USER, ""),
         Message(Role.ASSISTANT, "d", prefix=True),
     )
+
+
+def test_calls_and_their_results() -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
+    found = read_messages(
+        [
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "c1", "content": [{"type": "text", "text": "r"}]},
+            {"role": "tool", "content": "s"},
+        ]
+    )
+    assert found == (
+        Message(Role.ASSISTANT, "", calls=(ToolCall("f", '{"a": 1}', "c1"),)),
+        Message(Role.TOOL, "r", answers="c1"),
+        Message(Role.TOOL, "s"),
+    )
+    assert [message.characters for message in found] == [9, 1, 1]
 
 
 @pytest.mark.parametrize(
@@ -63,8 +81,10 @@ def test_reasoning_is_an_assistants() -> None:
         ),
         ({"role": "user", "content": [{"type": "text"}]}, r"content\[0\]\.text must be text"),
         ({"role": "user", "content": "a\ud800"}, r"messages\[1\]\.content is not valid UTF-8"),
-        ({"role": "tool", "content": "a"}, r"messages\[1\]: tools are not in this version"),
-        ({"role": "assistant", "tool_calls": [{}]}, r"messages\[1\]: tools are not in this"),
+        ({"role": "tool"}, r"messages\[1\]\.content must be text or a list"),
+        ({"role": "tool", "content": "", "tool_call_id": 1}, r"tool_call_id must be text, got int"),
+        ({"role": "assistant", "tool_calls": [{}]}, r"\[1\]\.tool_calls\[0\]\.function must be"),
+        ({"role": "assistant", "function_call": {"name": "f"}}, r"function_call is the old form"),
         (
             {"role": "assistant", "content": "", "reasoning": "a", "reasoning_content": "b"},
             r"messages\[1\]: reasoning_content and reasoning differ",

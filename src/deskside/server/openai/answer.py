@@ -14,8 +14,8 @@ from deskside.server.metrics import Ended
 from deskside.server.openai.replies import Finish, Usage
 from deskside.server.record import RequestRecord
 from deskside.server.service import Service
-from deskside.text.answer import AnswerStream
-from deskside.text.reasoning import Channel
+from deskside.text.answer import AnswerStream, Part
+from deskside.text.tools import ToolCall
 
 __all__ = ["Answer", "Choice", "Piece", "finish_of"]
 
@@ -24,8 +24,8 @@ __all__ = ["Answer", "Choice", "Piece", "finish_of"]
 class Piece:
     """What one step adds to a choice; `finish` says that nothing follows."""
 
-    parts: list[tuple[Channel, str]]
-    """Text that became certain, by channel."""
+    parts: list[Part]
+    """What became certain: text by channel, and calls."""
     tokens: tuple[int, ...]
     logprobs: tuple[TokenLogprob, ...] = ()
     finish: FinishReason | None = None
@@ -33,7 +33,7 @@ class Piece:
     @property
     def text(self) -> str:
         """All of the text."""
-        return "".join(text for _, text in self.parts)
+        return "".join(part[1] for part in self.parts if not isinstance(part, ToolCall))
 
 
 @dataclass(slots=True)
@@ -44,6 +44,8 @@ class Choice:
     text: AnswerStream
     tokens: int = 0
     finish: FinishReason | None = None
+    calls: int = 0
+    """Calls so far."""
 
     def take(self, emission: Emission) -> Piece:
         """Add a step's tokens and return what became certain.
@@ -58,6 +60,7 @@ class Choice:
         parts = self.text.feed(emission.tokens)
         if self.finish is not None:
             parts += self.text.finish()
+        self.calls += sum(isinstance(part, ToolCall) for part in parts)
         return Piece(parts, emission.tokens, emission.logprobs, emission.finish)
 
 

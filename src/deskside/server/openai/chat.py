@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from pydantic import BaseModel, Field
@@ -12,28 +12,34 @@ from starlette.responses import Response
 from deskside import core
 from deskside.errors import InputError
 from deskside.server import faults
+from deskside.server.conversation import Conversation
 from deskside.server.faults import Fault
 from deskside.server.openai.answer import Answer, Choice, Piece, finish_of
 from deskside.server.openai.fields import SamplingFields
 from deskside.server.openai.logprobs import chat_logprobs
 from deskside.server.openai.replies import (
+    CallingMessage,
+    ChatCall,
+    ChatCallDelta,
     ChatChoice,
     ChatChunk,
     ChatChunkChoice,
     ChatCompletion,
     ChatDelta,
+    ChatFinish,
+    ChatFunction,
     ChatLogprobs,
     ChatMessage,
     TokenLogprobs,
 )
-from deskside.server.record import record_of
-from deskside.server.service import Service, new_id, now
+from deskside.server.service import Service, new_call_id, new_id, now
 from deskside.server.stream import DONE, event, fault_event, stream, unless_gone
-from deskside.text.answer import AnswerStream
+from deskside.text.answer import Part
 from deskside.text.chat import Prompt
-from deskside.text.chat_options import ChatOptions, read_options
+from deskside.text.chat_options import read_options
 from deskside.text.messages import read_messages
 from deskside.text.reasoning import Channel
+from deskside.text.tools import ToolCall, offered, read_tools
 
 __all__ = ["ChatFields", "Rendered", "chat", "render"]
 
@@ -50,6 +56,9 @@ class ChatFields(SamplingFields):
     reasoning_effort: str | None = Field(None, max_length=100)
     thinking: dict[str, Any] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
 
     def check_fields(self) -> None:
         """Refuse what cannot be obeyed.
@@ -72,13 +81,22 @@ class ChatFields(SamplingFields):
         """Most tokens of an answer, if the client said so."""
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
-    def options(self) -> ChatOptions:
-        """Return how the conversation is to be continued.
+    def conversation(self) -> Conversation:
+        """Return what was said, and how to go on.
 
         Raises:
             InputError: a field has an unknown value; its name comes first.
         """
-        return read_options(self.reasoning_effort, self.thinking, self.chat_template_kwargs)
+        options = read_options(self.reasoning_effort, self.thinking, self.chat_template_kwargs)
+        tools = offered(read_tools(self.tools), self.tool_choice)
+        return Conversation(
+            read_messages(self.messages),
+            replace(options, tools=tools),
+            self,
+            self.limit,
+            (self.top_logprobs or 0) if self.logprobs else None,
+            parallel=self.parallel_tool_calls is not False,
+        )
 
 
 class Rendered(BaseModel):
@@ -97,12 +115,16 @@ class _Message:
     texts: dict[Channel, list[str]] = field(
         default_factory=lambda: {channel: [] for channel in Channel}
     )
+    calls: list[ChatCall] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
 
-    def add(self, parts: Sequence[tuple[Channel, str]]) -> None:
-        """Add text."""
-        for channel, text in parts:
-            self.texts[channel].append(text)
+    def add(self, parts: Sequence[Part]) -> None:
+        """Add text and calls."""
+        for part in parts:
+            if isinstance(part, ToolCall):
+                self.calls.append(ChatCall(id=new_call_id(), function=_function(part)))
+            else:
+                self.texts[part[0]].append(part[1])
 
     def text(self, channel: Channel) -> str:
         """Return all text of a channel."""
@@ -111,26 +133,12 @@ class _Message:
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """A checked request and its prompt."""
+    """A checked request."""
 
     service: Service
     fields: ChatFields
     name: str
     created: int
-    prompt: Prompt
-
-    def requests(self) -> list[core.Request]:
-        """Return one sequence for each choice."""
-        facts = self.service.engine.require_ready()
-        most = self.fields.limit
-        if most is None:
-            room = min(facts.kv_tokens, facts.max_positions) - len(self.prompt.ids)
-            most = max(1, min(self.service.options.default_max_tokens, room))
-        logprobs = (self.fields.top_logprobs or 0) if self.fields.logprobs else None
-        params = self.fields.params(most, facts.vocab, logprobs, self.prompt.start.stop_after)
-        return [
-            core.Request(self.prompt.ids, params, place) for place in range(self.fields.choices)
-        ]
 
     def chunk(self, choice: ChatChunkChoice | None, **usage: Any) -> bytes:
         """Return a chunk as an event."""
@@ -157,7 +165,7 @@ async def render(service: Service, fields: ChatFields) -> Rendered:
     """
     service.check_model(fields.model)
     fields.check_fields()
-    prompt = await _prompt(service, fields)
+    _, prompt = await _begin(service, fields)
     return Rendered(
         prompt=prompt.text,
         tokens=list(prompt.ids),
@@ -175,32 +183,19 @@ async def chat(service: Service, request: HttpRequest, fields: ChatFields) -> Re
     service.check_model(fields.model)
     fields.check_fields()
     service.engine.require_ready()
-    name = new_id("chatcmpl")
-    work = _Work(service, fields, name, now(), await _prompt(service, fields))
-    record = record_of(request.scope)
-    record.name, record.prompt_tokens = name, len(work.prompt.ids)
-    sequences = work.requests()
-    ticket = service.engine.submit(name, sequences, "messages")
-    bytes_of = service.tokenizer.text_bytes
-    choices = [
-        Choice(
-            len(s.prompt),
-            AnswerStream(bytes_of, work.prompt.start, s.params.stop, s.params.min_tokens),
-        )
-        for s in sequences
-    ]
-    answer = Answer(service, ticket, choices, record)
+    talk, prompt = await _begin(service, fields)
+    work = _Work(service, fields, new_id("chatcmpl"), now())
+    answer = talk.submit(service, request, work.name, prompt, "messages")
     if fields.stream:
         return stream(_events(work, answer), service.options)
     body = await unless_gone(request, _whole(work, answer))
     return Response(body.model_dump_json(), media_type="application/json")
 
 
-async def _prompt(service: Service, fields: ChatFields) -> Prompt:
+async def _begin(service: Service, fields: ChatFields) -> tuple[Conversation, Prompt]:
     try:
-        messages = read_messages(fields.messages)
-        characters = sum(len(message.content) + len(message.reasoning) for message in messages)
-        return await service.render(messages, fields.options(), characters)
+        talk = fields.conversation()
+        return talk, await talk.prompt(service)
     except InputError as error:
         raise faults.of_input(error, _param(str(error))) from error
 
@@ -232,18 +227,35 @@ async def _whole(work: _Work, answer: Answer) -> ChatCompletion:
 
 
 def _choice(work: _Work, answer: Answer, place: int, message: _Message) -> ChatChoice:
-    reason = answer.choices[place].finish
-    assert reason is not None, "pieces end when every choice has"
-    thought = message.text(Channel.REASONING) or None
+    thought, content = message.text(Channel.REASONING) or None, message.text(Channel.CONTENT)
+    said = (
+        CallingMessage(
+            content=content or None,
+            reasoning_content=thought,
+            reasoning=thought,
+            tool_calls=message.calls,
+        )
+        if message.calls
+        else ChatMessage(content=content, reasoning_content=thought, reasoning=thought)
+    )
     return ChatChoice(
         index=place,
-        message=ChatMessage(
-            content=message.text(Channel.CONTENT), reasoning_content=thought, reasoning=thought
-        ),
+        message=said,
         logprobs=ChatLogprobs(content=message.logprobs) if work.fields.logprobs else None,
-        finish_reason=finish_of(reason),
+        finish_reason=_finish(answer.choices[place]),
         seed=answer.ticket.seeds.get(place),
     )
+
+
+def _finish(choice: Choice) -> ChatFinish:
+    assert choice.finish is not None, "pieces end when every choice has"
+    if choice.calls and choice.finish is core.FinishReason.STOP:
+        return "tool_calls"
+    return finish_of(choice.finish)
+
+
+def _function(call: ToolCall) -> ChatFunction:
+    return ChatFunction(name=call.name, arguments=call.arguments)
 
 
 async def _events(work: _Work, answer: Answer) -> AsyncIterator[bytes]:
@@ -253,14 +265,14 @@ async def _events(work: _Work, answer: Answer) -> AsyncIterator[bytes]:
         for place in range(len(answer.choices)):
             yield _delta(work, place, ChatDelta(role="assistant", content=""))
         async for place, piece in pieces:
-            for delta in _deltas(work, piece):
+            for delta in _deltas(work, piece, answer.choices[place].calls):
                 yield _delta(work, place, *delta)
             if piece.finish is not None:
                 yield work.chunk(
                     ChatChunkChoice(
                         index=place,
                         delta=ChatDelta(),
-                        finish_reason=finish_of(piece.finish),
+                        finish_reason=_finish(answer.choices[place]),
                         seed=answer.ticket.seeds.get(place),
                     )
                 )
@@ -274,17 +286,24 @@ async def _events(work: _Work, answer: Answer) -> AsyncIterator[bytes]:
         await pieces.aclose()
 
 
-def _deltas(work: _Work, piece: Piece) -> list[tuple[ChatDelta, ChatLogprobs | None]]:
-    """Return what a piece adds; its log probabilities go with the first part."""
-    found: list[tuple[ChatDelta, ChatLogprobs | None]] = [
-        (
-            ChatDelta(reasoning_content=text, reasoning=text)
-            if channel is Channel.REASONING
-            else ChatDelta(content=text),
-            None,
-        )
-        for channel, text in piece.parts
-    ]
+def _deltas(work: _Work, piece: Piece, calls: int) -> list[tuple[ChatDelta, ChatLogprobs | None]]:
+    """Return what a piece adds; its log probabilities go with the first part.
+
+    `calls` counts those of the answer, the piece's own among them.
+    """
+    index = calls - sum(isinstance(part, ToolCall) for part in piece.parts)
+    found: list[tuple[ChatDelta, ChatLogprobs | None]] = []
+    for part in piece.parts:
+        if isinstance(part, ToolCall):
+            call = ChatCallDelta(
+                index=index, id=new_call_id(), type="function", function=_function(part)
+            )
+            found.append((ChatDelta(tool_calls=[call]), None))
+            index += 1
+        elif part[0] is Channel.REASONING:
+            found.append((ChatDelta(reasoning_content=part[1], reasoning=part[1]), None))
+        else:
+            found.append((ChatDelta(content=part[1]), None))
     if work.fields.logprobs:
         first = found[0][0] if found else ChatDelta(content="")
         found[:1] = [(first, chat_logprobs(work.service.tokenizer, piece))]

@@ -5,11 +5,16 @@ from typing import Literal
 from pydantic import BaseModel
 
 __all__ = [
+    "CallingMessage",
+    "ChatCall",
+    "ChatCallDelta",
     "ChatChoice",
     "ChatChunk",
     "ChatChunkChoice",
     "ChatCompletion",
     "ChatDelta",
+    "ChatFinish",
+    "ChatFunction",
     "ChatLogprobs",
     "ChatMessage",
     "Completion",
@@ -24,6 +29,7 @@ __all__ = [
 ]
 
 Finish = Literal["stop", "length"]
+ChatFinish = Literal["stop", "length", "tool_calls"]
 
 
 class PromptDetails(BaseModel):
@@ -112,6 +118,30 @@ class ChatLogprobs(BaseModel):
     refusal: None = None
 
 
+class ChatFunction(BaseModel):
+    """Which function is called, and how: the text of a JSON object."""
+
+    name: str
+    arguments: str
+
+
+class ChatCall(BaseModel):
+    """A call that the model makes."""
+
+    id: str
+    type: Literal["function"] = "function"
+    function: ChatFunction
+
+
+class ChatCallDelta(BaseModel):
+    """A call in a chunk; `index` counts the calls of an answer."""
+
+    index: int
+    id: str
+    type: Literal["function"]
+    function: ChatFunction
+
+
 class ChatMessage(BaseModel):
     """What the model says."""
 
@@ -123,13 +153,19 @@ class ChatMessage(BaseModel):
     refusal: None = None
 
 
+class CallingMessage(ChatMessage):
+    """What the model says where it calls; other messages do not speak of calls at all."""
+
+    tool_calls: list[ChatCall]
+
+
 class ChatChoice(BaseModel):
     """One answer."""
 
     index: int
-    message: ChatMessage
+    message: CallingMessage | ChatMessage
     logprobs: ChatLogprobs | None = None
-    finish_reason: Finish
+    finish_reason: ChatFinish
     seed: int | None = None
 
 
@@ -152,6 +188,7 @@ class ChatDelta(BaseModel):
     content: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
+    tool_calls: list[ChatCallDelta] | None = None
 
 
 class ChatChunkChoice(BaseModel):
@@ -160,7 +197,7 @@ class ChatChunkChoice(BaseModel):
     index: int
     delta: ChatDelta
     logprobs: ChatLogprobs | None = None
-    finish_reason: Finish | None = None
+    finish_reason: ChatFinish | None = None
     seed: int | None = None
 
 

@@ -6,6 +6,8 @@ constants below as literals and never runs this file. The format around them is 
     begin, effort's text, system text,
     then for each turn <｜User｜> text, <｜Assistant｜> and <think> or </think>, answer, end
 
+Tools are described behind the system text, and called in a block that the last constant shows.
+
 The texts are this model's own. It was not trained on them: they let every effort give another
 prompt, so that the way from a request to the ids can be tried and tested without a large model.
 """
@@ -24,3 +26,23 @@ REASONING_EFFORT_PROMPTS: dict[str, str] = {
 }
 
 DEFAULT_REASONING_EFFORT = "low"
+
+TOOLS_TEMPLATE = """# Tools
+
+You may call the functions listed below. To do so, end your answer with a block of this form:
+
+<{dsml_token}tool_calls>
+<{dsml_token}invoke name="$FUNCTION">
+<{dsml_token}parameter name="$ARGUMENT" string="true|false">$VALUE</{dsml_token}parameter>
+</{dsml_token}invoke>
+</{dsml_token}tool_calls>
+
+One invoke stands for one call, one parameter for one argument. Write a text as it is, with
+string="true"; write every other value as JSON, with string="false". If you think, finish inside
+{thinking_start_token} and {thinking_end_token} before you call.
+
+Functions, one a line:
+
+{tool_schemas}
+
+Use only these functions, and only arguments that they have."""
