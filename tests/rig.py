@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from deskside.core import SequenceId, Span
+from deskside.distributed.group import ALONE, LEADER, Group
 from deskside.engine.engine import Owners
 from deskside.engine.inputs import BatchBuilder
 from deskside.layout.kv import KvFormat
@@ -42,9 +43,10 @@ class Rig:
     pages: int = 40
     slots: int = 4
     exact: bool = False
+    group: Group = ALONE
 
     def __post_init__(self) -> None:
-        self.model = Flash(self.weights, self.spec, self.ops)
+        self.model = Flash(self.weights, self.spec, self.ops, group=self.group)
         self.reset()
 
     def reset(self) -> None:
@@ -71,7 +73,8 @@ class Rig:
             transaction.commit(kept)
         for part, rows in zip(parts, kept, strict=True):
             self.frontiers[part.sequence] += rows
-        return list(logits.split([span.rows for span in spans]))
+        led = self.group.rank == LEADER
+        return list(logits.split([span.rows if led else 0 for span in spans]))
 
     def _span(self, part: Part) -> Span:
         if part.sequence not in self.frontiers:

@@ -64,7 +64,8 @@ class Rows:
 
     def run(self, service: ExpertService) -> Tensor:
         kinds = Kinds.of(torch.arange(self.x.shape[0]) >= self.prompt)
-        return service.run(self.layer, self.x, self.ids, self.weights, kinds)
+        none = torch.zeros_like(self.x)
+        return service.run(self.layer, self.x, self.ids, self.weights, kinds, none)
 
 
 def hybrid(

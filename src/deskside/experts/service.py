@@ -12,11 +12,13 @@ import torch
 from torch import Tensor
 
 from deskside.batch import Kinds
+from deskside.distributed.group import ALONE, Group
 from deskside.experts.cache import ExpertCache
 from deskside.experts.fetch import Banks, ExpertSlots
 from deskside.experts.split import renumbered, split_of
 from deskside.ops.integer_moe import Windows
 from deskside.ops.opset import OpSet
+from deskside.ops.tiles import pairwise_sum
 
 __all__ = ["ExpertLayer", "ExpertService", "Residency"]
 
@@ -46,12 +48,21 @@ class Residency:
 class ExpertService:
     """Runs routed experts of any layer; without a residency all of them in place."""
 
-    def __init__(self, ops: OpSet, residency: Residency | None = None) -> None:
+    def __init__(
+        self, ops: OpSet, residency: Residency | None = None, group: Group = ALONE
+    ) -> None:
         self._ops = ops
         self._residency = residency
+        self._group = group
 
     def run(
-        self, layer: ExpertLayer, x: Tensor, ids: Tensor, weights: Tensor, kinds: Kinds
+        self,
+        layer: ExpertLayer,
+        x: Tensor,
+        ids: Tensor,
+        weights: Tensor,
+        kinds: Kinds,
+        shared: Tensor,
     ) -> Tensor:
         """Run rows through their experts: prompt rows in float32, generated in exact integers.
 
@@ -61,32 +72,52 @@ class ExpertService:
             ids: [rows, topk] int64.
             weights: [rows, topk] float32.
             kinds: of the rows.
+            shared: [rows, hidden] float32, this rank's part of another sum, which is added; ranks
+                exchange both in one message.
 
         Returns:
-            [rows, hidden] float32. For generated rows the bits depend on nothing but these inputs;
-            for prompt rows also on the fetch fraction, never on residency or other rows.
+            [rows, hidden] float32, the same on every rank. For generated rows the bits depend on
+            nothing but these inputs; for prompt rows also on the fetch fraction, never on residency
+            or other rows.
         """
         if kinds.generated.shape[0] == 0:
-            return self._prompt(layer, x, ids, weights)
+            return self._prompt(layer, x, ids, weights, shared)
         if kinds.prompt.shape[0] == 0:
-            return self._generated(layer, x, ids, weights)
+            return self._generated(layer, x, ids, weights, shared)
         out = torch.empty_like(x)
         for rows, run in ((kinds.prompt, self._prompt), (kinds.generated, self._generated)):
-            out[rows] = run(layer, x[rows], ids[rows], weights[rows])
+            out[rows] = run(layer, x[rows], ids[rows], weights[rows], shared[rows])
         return out
 
-    def _prompt(self, layer: ExpertLayer, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
+    def _prompt(
+        self, layer: ExpertLayer, x: Tensor, ids: Tensor, weights: Tensor, shared: Tensor
+    ) -> Tensor:
         def part(banks: Banks, ids: Tensor) -> Tensor:
             return self._ops.moe(x, ids, weights, *banks, layer.windows)
 
-        return self._sum(layer, ids, part, generated=False)
+        routed, shared = self._exchanged(self._sum(layer, ids, part, generated=False), shared)
+        return routed + shared
 
-    def _generated(self, layer: ExpertLayer, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
+    def _generated(
+        self, layer: ExpertLayer, x: Tensor, ids: Tensor, weights: Tensor, shared: Tensor
+    ) -> Tensor:
         def part(banks: Banks, ids: Tensor) -> Tensor:
             return self._ops.expert_sums(x, ids, weights, *banks, layer.windows)
 
-        sums = self._sum(layer, ids, part, generated=True)
-        return self._ops.finish_experts(sums, layer.windows, x, ids, weights)
+        sums, shared = self._exchanged(self._sum(layer, ids, part, generated=True), shared)
+        return self._ops.finish_experts(sums, layer.windows, x, ids, weights) + shared
+
+    def _exchanged(self, routed: Tensor, shared: Tensor) -> tuple[Tensor, Tensor]:
+        """Add all ranks' parts of two sums of one shape; floats along the fixed tree."""
+        if self._group.ranks == 1:
+            return routed, shared
+        parts = self._group.gather(
+            torch.cat([part.flatten().view(torch.int32) for part in (routed, shared)])
+        )
+        end = routed.nbytes // torch.int32.itemsize
+        sums = [part[:end].view(routed.dtype).view(routed.shape) for part in parts]
+        floats = [part[end:].view(shared.dtype).view(shared.shape) for part in parts]
+        return pairwise_sum(sums), pairwise_sum(floats)
 
     def _sum(self, layer: ExpertLayer, ids: Tensor, part: Part, *, generated: bool) -> Tensor:
         """Add the parts of device and CPU: the hybrid step."""

@@ -3,9 +3,14 @@
 Owns the rule and its message, so that a plan refuses what a load would refuse.
 """
 
+from collections.abc import Sequence
+
 from deskside.errors import InputError
 
-__all__ = ["check_cut", "legal_counts"]
+__all__ = ["RANK_COUNTS", "check_cut", "legal_counts"]
+
+RANK_COUNTS = (1, 2, 4, 8)
+"""How many ranks may share a model: cuts of a tree of eight leaves, at a level of it."""
 
 
 def legal_counts(length: int, unit: int) -> tuple[int, ...]:
@@ -19,15 +24,19 @@ def legal_counts(length: int, unit: int) -> tuple[int, ...]:
     return tuple(count for count in range(1, units + 1) if units % count == 0)
 
 
-def check_cut(name: str, dimension: str, length: int, unit: int, count: int) -> None:
+def check_cut(
+    name: str, dimension: str, length: int, unit: int, count: int, among: Sequence[int] = ()
+) -> None:
     """Refuse to cut `length` elements of a tensor's dimension into `count` parts.
+
+    `among` are the counts that may be named as legal ones; all of them without it.
 
     Raises:
         InputError: names the tensor, the dimension, the count and the nearest legal counts.
     """
     if count == 1 or length % (unit * count) == 0:
         return
-    legal = legal_counts(length, unit)
+    legal = [one for one in legal_counts(length, unit) if not among or one in among]
     below = max(c for c in legal if c < max(count, 2))
     above = min((c for c in legal if c > count), default=None)
     nearest = f"{below}" if above in (None, below) else f"{below} or {above}"

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from deskside.layout.cuts import check_cut
+from deskside.layout.cuts import RANK_COUNTS, check_cut
 from deskside.spec import CSA_RATIO, HCA_RATIO, ModelSpec
 
 __all__ = ["ITEM_BYTES", "Component", "TensorSpec", "tensors", "units"]
@@ -81,7 +81,7 @@ class TensorSpec:
         if self.axis is None or ranks == 1:
             return self.shape
         kind = "rows" if self.axis == 0 else "columns"
-        check_cut(self.name, kind, self.shape[self.axis], self.block, ranks)
+        check_cut(self.name, kind, self.shape[self.axis], self.block, ranks, RANK_COUNTS)
         shape = list(self.shape)
         shape[self.axis] //= ranks
         return tuple(shape)
@@ -130,8 +130,8 @@ _COMPRESSOR: _Rows = (
 )
 
 _INDEXER: _Rows = (
-    _Row("attn.indexer.wq_b", "FP8", "index_heads*index_dim q_lora", _C.INDEXER, 0),
-    _Row("attn.indexer.weights_proj.weight", "BF16", "index_heads hidden", _C.INDEXER, 0),
+    _Row("attn.indexer.wq_b", "FP8", "index_heads*index_dim q_lora", _C.INDEXER),
+    _Row("attn.indexer.weights_proj.weight", "BF16", "index_heads hidden", _C.INDEXER),
     _Row("attn.indexer.compressor.wkv.weight", "BF16", "2*index_dim hidden", _C.COMPRESSORS),
     _Row("attn.indexer.compressor.wgate.weight", "BF16", "2*index_dim hidden", _C.COMPRESSORS),
     _Row("attn.indexer.compressor.ape", "F32", "ratio 2*index_dim", _C.COMPRESSORS),
@@ -146,9 +146,9 @@ _GATE_SCORED: _Rows = (_Row("ffn.gate.bias", "F32", "experts", _C.GATES),)
 _GATE_HASHED: _Rows = (_Row("ffn.gate.tid2eid", "I64", "vocab topk", _C.GATES),)
 
 _SHARED: _Rows = (
-    _Row("ffn.shared_experts.w1", "FP8", "intermediate hidden", _C.SHARED_EXPERTS),
-    _Row("ffn.shared_experts.w2", "FP8", "hidden intermediate", _C.SHARED_EXPERTS),
-    _Row("ffn.shared_experts.w3", "FP8", "intermediate hidden", _C.SHARED_EXPERTS),
+    _Row("ffn.shared_experts.w1", "FP8", "intermediate hidden", _C.SHARED_EXPERTS, 0),
+    _Row("ffn.shared_experts.w2", "FP8", "hidden intermediate", _C.SHARED_EXPERTS, 1),
+    _Row("ffn.shared_experts.w3", "FP8", "intermediate hidden", _C.SHARED_EXPERTS, 0),
 )
 
 _EXPERT: _Rows = (

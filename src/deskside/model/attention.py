@@ -24,7 +24,7 @@ class Attention:
         self.wq_b = parts.matrix("wq_b.weight")
         self.wkv = parts.matrix("wkv.weight")
         self.kv_norm = parts.tensor("kv_norm.weight")
-        self.wo_a = cut_rows(parts.matrix("wo_a.weight"), spec.o_groups)
+        self.wo_a = cut_rows(parts.matrix("wo_a.weight"), parts.ranks.share(spec.o_groups))
         self.wo_b = parts.matrix("wo_b.weight")
         self.attn_sink = parts.tensor("attn_sink")
         self.compressor = Compressor(parts.below("compressor"), ratio) if ratio else None
@@ -32,13 +32,14 @@ class Attention:
         self.ratio = ratio
         self._spec = spec
         self._ops = parts.ops
+        self._ranks = parts.ranks
 
     def forward(self, x: Tensor, batch: Batch, tables: RotaryTables, state: LayerState) -> Tensor:
         """Attend rows [rows, hidden] float32 and project back to [rows, hidden]."""
         spec, ops = self._spec, self._ops
         table = tables.rows(self.ratio)
         query = ops.rms_norm(ops.linear(x, self.wq_a), self.q_norm, spec.norm_eps)
-        q = ops.linear(query, self.wq_b).unflatten(1, (spec.heads, spec.head_dim))
+        q = ops.linear(query, self.wq_b).unflatten(1, (-1, spec.head_dim))
         q = ops.rope(ops.rms_norm(q, None, spec.norm_eps), table)
         window = state.window
         keys = window.extend(self.keys(x, table), batch.slots, batch.stage[window.length])
@@ -60,13 +61,14 @@ class Attention:
         return self._ops.rope(kv, table)
 
     def _project(self, attended: Tensor) -> Tensor:
-        groups = attended.flatten(1).chunk(self._spec.o_groups, dim=1)
+        groups = attended.flatten(1).chunk(len(self.wo_a), dim=1)
         parts = [
             self._ops.whole_linear(group, weight)
             for group, weight in zip(groups, self.wo_a, strict=True)
         ]
-        joined = torch.cat(parts, dim=1)
-        return self._ops.linear(joined, self.wo_b, leaves_of(joined.shape[1]))
+        joined, width = torch.cat(parts, dim=1), self._spec.o_groups * self._spec.o_lora
+        leaves = self._ranks.share(leaves_of(width))
+        return self._ranks.total(self._ops.linear(joined, self.wo_b, leaves))
 
     def _entries(
         self,

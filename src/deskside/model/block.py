@@ -88,5 +88,5 @@ class Head:
         )
 
     def logits(self, x: Tensor, matrix: Weight) -> Tensor:
-        """Norm collapsed rows [rows, hidden] and multiply: [rows, vocab] float32."""
+        """Norm collapsed rows [rows, hidden] and multiply: [rows, matrix rows] float32."""
         return self._ops.linear(self._ops.rms_norm(x, self.norm, self._spec.norm_eps), matrix)

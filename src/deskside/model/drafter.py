@@ -13,9 +13,11 @@ import torch
 from torch import Tensor
 
 from deskside.batch import Batch
+from deskside.distributed.group import ALONE, Group
 from deskside.experts.service import ExpertService
 from deskside.model.block import Block, Head
 from deskside.model.draft_inputs import Anchor, draft_batch
+from deskside.model.parallel import Ranks
 from deskside.model.parts import Parts
 from deskside.model.rotary import Rotary
 from deskside.ops.linear import Weight
@@ -57,7 +59,7 @@ class Features:
 
 @dataclass(frozen=True, slots=True)
 class Drafts:
-    """What was drafted for S sequences, on the device."""
+    """What was drafted for S sequences, on the device; only the leader has laws and logits."""
 
     tokens: Tensor
     """[S, block] int64."""
@@ -96,6 +98,7 @@ class Drafter:
         ops: OpSet,
         temperatures: Sequence[float] = (),
         experts: ExpertService | None = None,
+        group: Group = ALONE,
     ) -> None:
         """Put the drafter together.
 
@@ -105,9 +108,12 @@ class Drafter:
             ops: operations.
             temperatures: of the confidences, one for each place of the block; none leaves them raw.
             experts: the target's service of routed experts; without one they run in place.
+            group: the ranks that share the weights.
         """
         assert spec.drafter is not None
-        parts = Parts(weights, spec, ops, experts or ExpertService(ops))
+        self._ranks = Ranks(group)
+        experts = experts or ExpertService(ops, group=group)
+        parts = Parts(weights, spec, ops, experts, self._ranks)
         stages = [parts.below(f"mtp.{stage}") for stage in range(spec.drafter.stages)]
         first, last = stages[0], stages[-1]
         self.embed = parts.tensor("embed.weight")
@@ -152,7 +158,7 @@ class Drafter:
 
         Args:
             anchors: where the sequences stand.
-            proposers: how each of them draws.
+            proposers: how each of them draws; only the leader is asked.
             context: rows of history are only read.
         """
         batch = draft_batch(self._spec, anchors)
@@ -160,17 +166,23 @@ class Drafter:
         base = self.final.logits(hidden, self.head).unflatten(0, (-1, self._block))
         tokens = batch.ids.view(-1, self._block)[:, :0]
         before = batch.ids.view(-1, self._block)[:, 0]
-        embedded, logits, laws = [], [], []
-        for place in range(self._block):
-            embedded.append(self.markov_head.markov_w1[before].float())
-            pull = self._ops.linear(embedded[-1], self.markov_head.markov_w2)
-            logits.append(base[:, place] + pull)
+        embedded: list[Tensor] = []
+        logits: list[Tensor] = []
+        laws: list[list[Tensor]] = []
+
+        def draw() -> Tensor:
             drawn = [
                 one.propose(row, known)
                 for one, row, known in zip(proposers, logits[-1], tokens, strict=True)
             ]
-            before = torch.cat([token for token, _ in drawn])
             laws.append([law for _, law in drawn])
+            return torch.cat([token for token, _ in drawn])
+
+        for place in range(self._block):
+            embedded.append(self._ranks.lookup(self.markov_head.markov_w1, before))
+            pull = self._ops.linear(embedded[-1], self.markov_head.markov_w2)
+            logits.append(self._ranks.joined(base[:, place] + pull))
+            before = self._ranks.decided(len(anchors), draw)
             tokens = torch.cat((tokens, before.unsqueeze(1)), dim=1)
         return Drafts(
             tokens,
@@ -182,7 +194,8 @@ class Drafter:
     def _streams(self, batch: Batch, context: DraftContext) -> Tensor:
         """Run the blocks through all stages: [rows, S, hidden]."""
         tables = self._rotary.tables(batch)
-        streams = self.embed[batch.ids].float().unsqueeze(1).repeat(1, self._spec.streams, 1)
+        embedded = self._ranks.lookup(self.embed, batch.ids)
+        streams = embedded.unsqueeze(1).repeat(1, self._spec.streams, 1)
         for stage, ring in zip(self.mtp, context.stages, strict=True):
             streams = stage.forward(streams, batch, tables, LayerState(ring))
         return streams

@@ -5,8 +5,10 @@ from collections.abc import Callable, Mapping
 from torch import Tensor
 
 from deskside.batch import Batch
+from deskside.distributed.group import ALONE, Group
 from deskside.experts.service import ExpertService
 from deskside.model.block import Block, Head
+from deskside.model.parallel import Ranks
 from deskside.model.parts import Parts
 from deskside.model.rotary import Rotary
 from deskside.ops.linear import Weight
@@ -32,9 +34,14 @@ class Flash:
         spec: ModelSpec,
         ops: OpSet,
         experts: ExpertService | None = None,
+        group: Group = ALONE,
     ) -> None:
-        """Put the trunk together; without a service of experts they run in place."""
-        parts = Parts(weights, spec, ops, experts or ExpertService(ops))
+        """Put the trunk together; without a service of experts they run in place.
+
+        With a group the weights are one rank's part, and so is what the service runs.
+        """
+        ranks = Ranks(group)
+        parts = Parts(weights, spec, ops, experts or ExpertService(ops, group=group), ranks)
         self.embed = parts.tensor("embed.weight")
         self.layers = [
             Block(parts.below(f"layers.{i}"), ratio, i < spec.hash_layers)
@@ -44,6 +51,7 @@ class Flash:
         self.head = parts.matrix("head.weight")
         self._rotary = Rotary(spec, ops)
         self._spec = spec
+        self._ranks = ranks
 
     def forward(self, batch: Batch, state: KvState, watch: Watch = _unwatched) -> Tensor:
         """Process a batch's rows and leave their state in staging and beyond the frontiers.
@@ -55,10 +63,11 @@ class Flash:
                 drafter takes its features there.
 
         Returns:
-            Logits [logit rows, vocab] float32 of `batch.logit_rows`.
+            Logits [logit rows, vocab] float32 of `batch.logit_rows`; none on a rank that does not
+            lead.
         """
         tables = self._rotary.tables(batch)
-        embedded = self.embed[batch.ids].float()
+        embedded = self._ranks.lookup(self.embed, batch.ids)
         streams = embedded.unsqueeze(1).repeat(1, self._spec.streams, 1)
         for number, (layer, kept) in enumerate(zip(self.layers, state.layers, strict=True)):
             streams = layer.forward(streams, batch, tables, kept)
@@ -66,4 +75,4 @@ class Flash:
         rows = streams[batch.logit_rows]
         if rows.shape[0] == 0:
             return streams.new_zeros(0, self._spec.vocab)
-        return self.final.logits(self.final.collapse(rows), self.head)
+        return self._ranks.joined(self.final.logits(self.final.collapse(rows), self.head))

@@ -18,13 +18,14 @@ class Expert:
         self.w3 = parts.matrix("w3.weight")
         self.w2 = parts.matrix("w2.weight")
         self._limit = parts.spec.swiglu_limit
+        self._leaves = parts.ranks.share(leaves_of(parts.spec.intermediate))
         self._ops = parts.ops
 
     def forward(self, x: Tensor) -> Tensor:
-        """Run rows [rows, hidden] through the expert."""
+        """Run rows [rows, hidden] through the expert: this rank's part of the sum."""
         ops = self._ops
         hidden = ops.swiglu(ops.linear(x, self.w1), ops.linear(x, self.w3), self._limit)
-        return ops.linear(hidden, self.w2, leaves_of(hidden.shape[1]))
+        return ops.linear(hidden, self.w2, self._leaves)
 
 
 class MoE:
@@ -40,7 +41,10 @@ class MoE:
         self.shared_experts = Expert(parts.below("shared_experts"))
         spec = parts.spec
         banks = (self.w1, self.w3, self.w2)
-        windows = windows_of(*banks, spec.swiglu_limit, spec.topk, spec.route_scale)
+        ranks = parts.ranks
+        windows = windows_of(
+            *banks, spec.swiglu_limit, spec.topk, spec.route_scale, ranks.count, ranks.largest
+        )
         self._layer = ExpertLayer(parts.prefix, banks, windows)
         self._experts = parts.experts
         self._spec = spec
@@ -49,8 +53,8 @@ class MoE:
     def forward(self, x: Tensor, batch: Batch) -> Tensor:
         """Run a batch's rows [rows, hidden] float32 through the layer."""
         ids, weights = self._route(x, batch.ids)
-        routed = self._experts.run(self._layer, x, ids, weights, batch.kinds)
-        return routed + self.shared_experts.forward(x)
+        shared = self.shared_experts.forward(x)
+        return self._experts.run(self._layer, x, ids, weights, batch.kinds, shared)
 
     def _route(self, x: Tensor, token_ids: Tensor) -> tuple[Tensor, Tensor]:
         logits = self._ops.linear(x, self.gate)

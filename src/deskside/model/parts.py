@@ -10,13 +10,15 @@ from torch import Tensor
 
 from deskside.experts.service import ExpertService
 from deskside.formats.packed import Packed
+from deskside.layout.cuts import RANK_COUNTS
+from deskside.model.parallel import Ranks
 from deskside.ops.linear import Weight, as_float
 from deskside.ops.opset import OpSet
 from deskside.spec import ModelSpec
 
 __all__ = ["Parts", "cut_rows", "leaves_of"]
 
-MOST_LEAVES = 8
+MOST_LEAVES = RANK_COUNTS[-1]
 LEAF_UNIT = 128
 
 
@@ -28,6 +30,7 @@ class Parts:
     spec: ModelSpec
     ops: OpSet
     experts: ExpertService
+    ranks: Ranks
     prefix: str = ""
 
     def below(self, name: str) -> "Parts":

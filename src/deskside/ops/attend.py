@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from deskside.ops.tiles import KEY_TILE, rowwise
+from deskside.ops.tiles import HEAD_TILE, KEY_TILE, rowwise
 
 __all__ = ["attend", "pool"]
 
@@ -38,7 +38,17 @@ def attend(
     Returns:
         [rows, heads, width] float32.
     """
+    heads = q.shape[1]
+    short = -heads % HEAD_TILE
+    parts = pad(q, (0, 0, 0, short)).split(HEAD_TILE, dim=1)
+    sinks = pad(sink, (0, short)).split(HEAD_TILE)
     tiles = _tiles(window_keys, window_index) + _tiles(entry_keys, entry_index)
+    done = [_attended(part, tiles, own, scale) for part, own in zip(parts, sinks, strict=True)]
+    return torch.cat(done, dim=1)[:, :heads]
+
+
+def _attended(q: Tensor, tiles: list[tuple[Tensor, Tensor]], sink: Tensor, scale: float) -> Tensor:
+    """Attend a tile of heads [rows, 8, width] to tiles of keys, each with what is absent."""
     logits = []
     for keys, absent in tiles:
         scores = torch.bmm(q, keys.transpose(1, 2)) * scale

@@ -27,6 +27,7 @@ most 30, so that a shift is one signed 32-bit factor.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -50,6 +51,11 @@ LEAST_GATE = -128.0
 _EXP_TERMS = (1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1)
 
 
+def _alone(bounds: Tensor) -> Tensor:
+    """Return the numbers of the only rank."""
+    return bounds
+
+
 @dataclass(frozen=True, slots=True)
 class Windows:
     """The exponent windows of one layer, the same on every rank and device.
@@ -64,7 +70,14 @@ class Windows:
 
 
 def windows_of(
-    w1: Packed, w3: Packed, w2: Packed, limit: float, topk: int, most_weight: float
+    w1: Packed,
+    w3: Packed,
+    w2: Packed,
+    limit: float,
+    topk: int,
+    most_weight: float,
+    ranks: int = 1,
+    widest: Callable[[Tensor], Tensor] = _alone,
 ) -> Windows:
     """Scan the whole banks of a layer for their windows.
 
@@ -75,12 +88,14 @@ def windows_of(
         limit: clamp of the gated unit.
         topk: experts of a row.
         most_weight: the largest routing weight.
+        ranks: how many share the intermediate dimension; the banks are one's part.
+        widest: returns the largest of all ranks' numbers, int32 [4].
     """
-    inner_floor, inner_span = _scan(w1.scales, w3.scales)
-    down_floor, down_span = _scan(w2.scales)
+    bounds = widest(torch.cat((_bounds(w1.scales, w3.scales), _bounds(w2.scales))))
+    (inner_floor, inner_span), (down_floor, down_span) = _window(bounds[:2]), _window(bounds[2:])
     top = max(_exponent_for(limit * limit * most_weight), LEAST_TOP)
     depth = _budget(w1.columns) - inner_span
-    low = top - _budget(topk * w2.columns) + down_span
+    low = top - _budget(topk * ranks * w2.columns) + down_span
     table = torch.stack((inner_floor, depth, down_floor, low, torch.full_like(low, top)))
     return Windows(table, limit)
 
@@ -92,10 +107,16 @@ def _exponent_for(bound: float) -> int:
     return exponent - top + (mantissa > most)
 
 
-def _scan(*scales: Tensor) -> tuple[Tensor, Tensor]:
-    """Return floor and span of the scale bytes of banks, 0-dimensional int32."""
+def _bounds(*scales: Tensor) -> Tensor:
+    """Return the largest scale byte of banks and the smallest one negated, int32 [2]."""
     top = torch.stack([part.amax() for part in scales]).amax().to(torch.int32)
     least = torch.stack([part.amin() for part in scales]).amin().to(torch.int32)
+    return torch.stack((top, -least))
+
+
+def _window(bounds: Tensor) -> tuple[Tensor, Tensor]:
+    """Return floor and span of the scale bytes within bounds, 0-dimensional int32."""
+    top, least = bounds[0], -bounds[1]
     span = (top - least).clamp(max=MOST_SPAN)
     return top - span, span
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import linear as dense
 
 from deskside.formats.packed import Packed
-from deskside.ops.tiles import pairwise_sum, rowwise
+from deskside.ops.tiles import COLUMN_TILE, pairwise_sum, rowwise, tiles
 
 __all__ = ["Weight", "as_float", "linear", "rms_norm"]
 
@@ -40,7 +40,11 @@ def linear(x: Tensor, weight: Weight, leaves: int = 1) -> Tensor:
 def _linear(x: Tensor, weight: Tensor, leaves: int) -> Tensor:
     width = x.shape[1] // leaves
     cuts = [slice(i * width, (i + 1) * width) for i in range(leaves)]
-    return pairwise_sum([dense(x[:, cut], weight[:, cut]) for cut in cuts])
+    sums = [
+        pairwise_sum([dense(x[:, cut], tile[:, cut]) for cut in cuts])
+        for tile in tiles(weight, COLUMN_TILE)
+    ]
+    return torch.cat(sums, dim=1)[:, : weight.shape[0]]
 
 
 @rowwise("x")

@@ -1,8 +1,9 @@
-"""Row tiles: the rule that makes a row's bits independent of its neighbours.
+"""Tiles: the rule that makes a row's bits independent of its neighbours, and of other ranks.
 
 A plain torch body may round a row differently when the number of rows changes, because libraries
 choose their kernels by shape. Every plain body therefore runs on tiles of exactly 16 rows, the last
-one padded with zeros, so that it only ever sees one shape.
+one padded with zeros, so that it only ever sees one shape. What ranks cut, output columns and
+heads, is tiled in the same way.
 """
 
 import inspect
@@ -17,10 +18,24 @@ from torch.nn.functional import pad
 P = ParamSpec("P")
 R = TypeVar("R")
 
-__all__ = ["KEY_TILE", "ROW_TILE", "pairwise_sum", "rowwise"]
+__all__ = [
+    "COLUMN_TILE",
+    "HEAD_TILE",
+    "KEY_TILE",
+    "ROW_TILE",
+    "pairwise_sum",
+    "rowwise",
+    "tiles",
+]
 
 ROW_TILE = 16
 """Rows in one tile of every row-wise body."""
+
+COLUMN_TILE = 128
+"""Output columns in one tile of a matrix product."""
+
+HEAD_TILE = 8
+"""Heads in one tile of attention."""
 
 KEY_TILE = 128
 """Keys in one tile of attention and index scores, counted from the first key of a row."""
@@ -64,9 +79,14 @@ def pairwise_sum(parts: list[Tensor]) -> Tensor:
     return parts[0]
 
 
-def _tile(value: Tensor, first: int) -> Tensor:
-    tile = value[first : first + ROW_TILE]
-    missing = ROW_TILE - tile.shape[0]
+def tiles(value: Tensor, size: int) -> list[Tensor]:
+    """Cut the first dimension into parts of one size, zeros at the end of the last one."""
+    return [_tile(value, first, size) for first in range(0, max(value.shape[0], 1), size)]
+
+
+def _tile(value: Tensor, first: int, size: int = ROW_TILE) -> Tensor:
+    tile = value[first : first + size]
+    missing = size - tile.shape[0]
     if missing == 0:
         return tile.contiguous()
     return pad(tile, (0, 0) * (tile.dim() - 1) + (0, missing))

@@ -10,6 +10,7 @@ from typing import Any
 
 from deskside.config import EngineOptions
 from deskside.errors import CapacityError, InputError, ProfileError
+from deskside.layout.cuts import RANK_COUNTS
 from deskside.layout.folder import resolve
 from deskside.layout.kv import PAGE, KvFormat, check_format, pages_for
 from deskside.machine.machine import Machine, read_machine
@@ -26,7 +27,7 @@ from deskside.planning.profile import Rates
 from deskside.planning.rate import Traffic
 from deskside.planning.report import as_json, as_lines
 from deskside.planning.workspace import workspace_bytes
-from deskside.spec import CSA_RATIO, DrafterSpec, ModelSpec, read_config
+from deskside.spec import DrafterSpec, ModelSpec, read_config
 from deskside.speculate.costs import MEASURED_ROWS
 
 __all__ = ["Plan", "PlanOptions", "make_plan", "plan_folder"]
@@ -209,13 +210,16 @@ def plan_folder(
 
 
 def _check_ranks(spec: ModelSpec, ranks: int) -> None:
-    """Refuse ranks that would cut a head or an output group."""
-    counts = [("output groups", spec.o_groups), ("attention heads", spec.heads)]
-    if CSA_RATIO in spec.ratios:
-        counts.append(("index heads", spec.index_heads))
-    for what, count in counts:
+    """Refuse ranks that cannot continue a tree of sums, or would cut a head or an output group."""
+    if ranks not in RANK_COUNTS:
+        listed = ", ".join(map(str, RANK_COUNTS))
+        raise InputError(f"--tp {ranks}: sums are trees of pairs, so use one of {listed}")
+    for what, count in (("output groups", spec.o_groups), ("attention heads", spec.heads)):
         if count % ranks:
-            raise InputError(f"--tp {ranks} cannot share {count} {what} evenly; use a divisor")
+            legal = max(n for n in RANK_COUNTS if count % n == 0 and n < ranks)
+            raise InputError(
+                f"--tp {ranks} cannot share {count} {what} evenly; use --tp {legal} or fewer"
+            )
 
 
 def _need(

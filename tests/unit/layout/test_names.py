@@ -17,11 +17,11 @@ C = Component
 # Bytes of one rank under tensor parallelism 1, 2 and 4.
 TABLE = {
     C.ROUTED_EXPERTS: (147_169_738_752, 73_584_869_376, 36_792_434_688),
-    C.SHARED_EXPERTS: (1_082_196_480,) * 3,
+    C.SHARED_EXPERTS: (1_082_196_480, 541_098_240, 270_549_120),
     C.ATTENTION_SPLIT: (4_328_796_928, 2_164_398_464, 1_082_199_232),
     C.ATTENTION_WHOLE: (270_681_216,) * 3,
     C.COMPRESSORS: (613_894_400,) * 3,
-    C.INDEXER: (187_181_568, 93_590_784, 46_795_392),
+    C.INDEXER: (187_181_568,) * 3,
     C.GATES: (108_834_816,) * 3,
     C.HYPER: (135_537_756,) * 3,
     C.NORMS: (712_704,) * 3,
@@ -29,14 +29,16 @@ TABLE = {
     C.HEAD: (1_059_061_760, 529_530_880, 264_765_440),
     C.MTP_ROUTED_EXPERTS: (10_267_656_192, 5_133_828_096, 2_566_914_048),
     C.MTP_ATTENTION_SPLIT: (302_009_088, 151_004_544, 75_502_272),
-    C.MTP_SHARED_EXPERTS: (75_502_080,) * 3,
+    C.MTP_SHARED_EXPERTS: (75_502_080, 37_751_040, 18_875_520),
     C.MTP_MARKOV: (132_382_720, 66_191_360, 33_095_680),
     C.MTP_MAIN_PROJ: (50_334_720,) * 3,
     C.MTP_REST: (34_953_500,) * 3,
 }
-TRUNK = (156_015_698_140, 79_113_777_756, 40_662_817_564)
-MTP = (10_862_838_300, 5_511_814_300, 2_836_302_300)
-ALL = (166_878_536_440, 84_625_592_056, 43_499_119_864)
+TRUNK = (156_015_698_140, 78_666_270_300, 39_991_556_380)
+MTP = (10_862_838_300, 5_474_063_260, 2_779_675_740)
+ALL = (166_878_536_440, 84_140_333_560, 42_771_232_120)
+OFFICIAL = (166_878_536_440, 84_625_592_056, 43_499_119_864)
+"""The official inference's: shared experts whole on every rank, index heads cut."""
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +60,10 @@ def test_components_of_one_rank(real: dict[str, TensorSpec], column: int, ranks:
     assert found == {component: row[column] for component, row in TABLE.items()}
     assert sum(n for c, n in found.items() if not c.drafter) == TRUNK[column]
     assert sum(n for c, n in found.items() if c.drafter) == MTP[column]
+    whole, part = {c: row[0] for c, row in TABLE.items()}, found
+    shared = (C.SHARED_EXPERTS, C.MTP_SHARED_EXPERTS)
+    saved = sum(whole[c] - part[c] for c in shared) - (whole[C.INDEXER] * (ranks - 1) // ranks)
+    assert OFFICIAL[column] - ALL[column] == saved
     assert found.total() == ALL[column]
 
 

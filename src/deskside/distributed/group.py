@@ -1,0 +1,113 @@
+"""What ranks that are one model say to each other: parts of sums, and the leader's word.
+
+Owns the protocol and the count of what goes over it. Every rank makes the same calls in the same
+order with tensors of the same shapes, and nothing is ever added here: callers add parts in the
+order of ranks, so that no transport can change a bit.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+__all__ = ["ALONE", "LEADER", "Alone", "Group", "Traffic"]
+
+LEADER = 0
+"""The rank that decides."""
+
+
+@dataclass(slots=True)
+class Traffic:
+    """What one rank has sent, and in how many calls."""
+
+    calls: int = 0
+    nbytes: int = 0
+
+    def add(self, nbytes: int) -> None:
+        """Count a call."""
+        self.calls += 1
+        self.nbytes += nbytes
+
+
+class Group(Protocol):
+    """The ranks of one model, seen from one of them."""
+
+    @property
+    def rank(self) -> int:
+        """This one's number; 0 leads."""
+        ...
+
+    @property
+    def ranks(self) -> int:
+        """How many there are."""
+        ...
+
+    @property
+    def traffic(self) -> Traffic:
+        """What this rank has sent since the start."""
+        ...
+
+    def gather(self, part: Tensor) -> Sequence[Tensor]:
+        """Return the parts of all ranks, by rank; they may be overwritten by the next call.
+
+        Args:
+            part: contiguous, of the same shape and type on every rank.
+
+        Raises:
+            LostRankError: a rank is gone, or is not there in time.
+        """
+        ...
+
+    def collect(self, part: Tensor) -> Sequence[Tensor]:
+        """Return the parts of all ranks to the leader, and nothing to others; as `gather`."""
+        ...
+
+    def share(self, numbers: Tensor) -> Tensor:
+        """Return the leader's tensor; others give one of its shape and type to fill.
+
+        Raises:
+            LostRankError: as `gather`.
+        """
+        ...
+
+    def tell(self, record: bytes | None) -> bytes:
+        """Return the leader's record to every rank; others pass None.
+
+        A rank waits here for as long as the leader has nothing to say.
+
+        Raises:
+            LostRankError: the leader is gone.
+        """
+        ...
+
+
+class Alone:
+    """A group of one."""
+
+    rank = LEADER
+    ranks = 1
+
+    def __init__(self) -> None:
+        self.traffic = Traffic()
+
+    def gather(self, part: Tensor) -> Sequence[Tensor]:
+        """Return the one part."""
+        return (part,)
+
+    def collect(self, part: Tensor) -> Sequence[Tensor]:
+        """Return the one part."""
+        return (part,)
+
+    def share(self, numbers: Tensor) -> Tensor:
+        """Return the numbers."""
+        return numbers
+
+    def tell(self, record: bytes | None) -> bytes:
+        """Return the record."""
+        assert record is not None
+        return record
+
+
+ALONE = Alone()
+"""What a model on one rank is given; it counts nothing."""

@@ -1,0 +1,86 @@
+"""Ranks as threads of one process: the group's protocol over a shared list, for small models."""
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from deskside.distributed.group import LEADER, Traffic
+from deskside.errors import LostRankError
+
+R = TypeVar("R")
+PATIENCE = 60.0
+
+
+class Table:
+    """What the threads have between them."""
+
+    def __init__(self, ranks: int) -> None:
+        self.ranks = ranks
+        self.barrier = threading.Barrier(ranks, timeout=PATIENCE)
+        self.parts: list[Tensor] = [torch.empty(0)] * ranks
+        self.record = b""
+
+
+class ThreadGroup:
+    """One thread's side."""
+
+    def __init__(self, table: Table, rank: int) -> None:
+        self._table = table
+        self.rank, self.ranks = rank, table.ranks
+        self.traffic = Traffic()
+        self.noise: Callable[[Tensor], Tensor] = lambda part: part
+
+    def gather(self, part: Tensor) -> Sequence[Tensor]:
+        assert part.is_contiguous()
+        self.traffic.add(part.nbytes)
+        self._table.parts[self.rank] = self.noise(part).clone()
+        self._wait()
+        found = list(self._table.parts)
+        assert {(p.shape, p.dtype) for p in found} == {(part.shape, part.dtype)}
+        self._wait()
+        return found
+
+    def collect(self, part: Tensor) -> Sequence[Tensor]:
+        found = self.gather(part)
+        return found if self.rank == LEADER else ()
+
+    def share(self, numbers: Tensor) -> Tensor:
+        return self.gather(numbers)[LEADER]
+
+    def tell(self, record: bytes | None) -> bytes:
+        if record is not None:
+            self._table.record = record
+        self._wait()
+        found = self._table.record
+        self._wait()
+        return found
+
+    def _wait(self) -> None:
+        try:
+            self._table.barrier.wait()
+        except threading.BrokenBarrierError:
+            raise LostRankError("another thread raised") from None
+
+
+def as_threads(ranks: int, body: Callable[[ThreadGroup], R]) -> list[R]:
+    """Run a body once a rank; the first fault that is not a lost neighbour comes out."""
+    table = Table(ranks)
+
+    def one(rank: int) -> R:
+        try:
+            return body(ThreadGroup(table, rank))
+        except BaseException:
+            table.barrier.abort()
+            raise
+
+    with ThreadPoolExecutor(ranks) as pool:
+        done = [pool.submit(one, rank) for rank in range(ranks)]
+    faults = [f.exception() for f in done]
+    for fault in faults:
+        if fault is not None and not isinstance(fault, LostRankError):
+            raise fault
+    return [future.result() for future in done]
