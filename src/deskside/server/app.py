@@ -14,6 +14,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp
 
 from deskside.server import faults
+from deskside.server.anthropic.fields import CountFields, MessagesFields
+from deskside.server.anthropic.messages import answer_messages, count_tokens
 from deskside.server.faults import Fault
 from deskside.server.gate import Gate
 from deskside.server.guard import Guard, Rules
@@ -23,6 +25,8 @@ from deskside.server.openai.completions import complete
 from deskside.server.openai.fields import CompletionFields
 from deskside.server.openai.replies import ChatCompletion, Completion
 from deskside.server.record import RequestLog
+from deskside.server.responses.fields import ResponsesFields
+from deskside.server.responses.respond import respond
 from deskside.server.routes import add_live, add_routes
 from deskside.server.service import Service
 
@@ -109,6 +113,21 @@ def _add_generation(router: APIRouter, service: Service) -> None:
         """Answer a conversation."""
         return await chat(service, request, fields)
 
+    @router.post("/v1/messages")
+    async def messages(request: Request, fields: MessagesFields) -> Response:
+        """Answer a conversation in the form of Anthropic's API."""
+        return await answer_messages(service, request, fields)
+
+    @router.post("/v1/messages/count_tokens")
+    async def count_messages(fields: CountFields) -> dict[str, int]:
+        """Count the tokens of a conversation's prompt."""
+        return await count_tokens(service, fields)
+
+    @router.post("/v1/responses")
+    async def responses(request: Request, fields: ResponsesFields) -> Response:
+        """Answer a conversation in the form of OpenAI's responses; nothing is stored."""
+        return await respond(service, request, fields)
+
     @router.post("/render")
     async def render_prompt(fields: ChatFields) -> Rendered:
         """Show the exact prompt of a conversation, as text and as token ids."""
@@ -119,23 +138,23 @@ def _answer_errors(app: FastAPI) -> None:
     """Put every error into one form."""
 
     @app.exception_handler(Fault)
-    async def on_fault(_: Request, fault: Fault) -> JSONResponse:
-        return fault.response()
+    async def on_fault(request: Request, fault: Fault) -> JSONResponse:
+        return fault.response(request.url.path)
 
     @app.exception_handler(RequestValidationError)
-    async def on_invalid(_: Request, error: RequestValidationError) -> JSONResponse:
-        return _invalid(error).response()
+    async def on_invalid(request: Request, error: RequestValidationError) -> JSONResponse:
+        return _invalid(error).response(request.url.path)
 
     @app.exception_handler(HTTPException)
-    async def on_http(_: Request, error: HTTPException) -> JSONResponse:
+    async def on_http(request: Request, error: HTTPException) -> JSONResponse:
         code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code)
         fault = Fault(error.status_code, str(error.detail), code=code, headers=error.headers or {})
-        return fault.response()
+        return fault.response(request.url.path)
 
     @app.exception_handler(Exception)
-    async def on_bug(_: Request, error: Exception) -> JSONResponse:
+    async def on_bug(request: Request, error: Exception) -> JSONResponse:
         told = f"internal fault: {type(error).__name__}"
-        return Fault(500, told, faults.SERVER, "internal_fault").response()
+        return Fault(500, told, faults.SERVER, "internal_fault").response(request.url.path)
 
 
 def _invalid(error: RequestValidationError) -> Fault:

@@ -1,10 +1,12 @@
 """Every way in which a request can fail, as a status, a body and headers.
 
 Owns the shape of error bodies: one object under `error`, with message, type, param and code, for
-whole answers and for events within a stream alike.
+whole answers and for events within a stream alike. On the routes of Anthropic's API the types are
+that API's, and the body says that it is an error.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +21,7 @@ __all__ = [
     "drained",
     "draining",
     "engine_dead",
+    "field_of",
     "loading",
     "model_not_found",
     "of_engine",
@@ -37,6 +40,18 @@ ENGINE_CODES = {
     "OutOfMemoryError": "out_of_memory",
 }
 """Codes that clients see, by the kind of error that ended a sequence."""
+
+MESSAGES = "/v1/messages"
+"""Where the routes of Anthropic's API begin."""
+KINDS = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+"""That API's types of errors; others below 500 are invalid requests, above them faults of ours."""
 
 INVALID, UNAVAILABLE, SERVER = "invalid_request_error", "service_unavailable", "server_error"
 
@@ -73,9 +88,16 @@ class Fault(Exception):  # noqa: N818 - it is what a client is told of
         }
         return {"error": error}
 
-    def response(self) -> JSONResponse:
-        """Return the whole answer."""
-        return JSONResponse(self.body(), self.status, dict(self.headers))
+    def message_body(self) -> dict[str, Any]:
+        """Return the body, or the event, of Anthropic's API."""
+        kind = KINDS.get(self.status, INVALID if self.status < 500 else "api_error")
+        error = {**self.body()["error"], "type": kind}
+        return {"type": "error", "error": error, **self.details}
+
+    def response(self, path: str) -> JSONResponse:
+        """Return the whole answer to a request for `path`."""
+        body = self.message_body() if path.startswith(MESSAGES) else self.body()
+        return JSONResponse(body, self.status, dict(self.headers))
 
 
 def bad_request(message: str, param: str | None = None, code: str | None = None) -> Fault:
@@ -88,6 +110,12 @@ def of_input(error: InputError, param: str | None = None) -> Fault:
     if isinstance(error, ContextLengthError):
         return bad_request(str(error), param, "context_length_exceeded")
     return bad_request(str(error), param)
+
+
+def field_of(message: str, known: Container[str], default: str) -> str:
+    """Return the field that a refusal of the layers below names first."""
+    named = re.split(r"[ .\[:]", message, maxsplit=1)[0]
+    return named if named in known else default
 
 
 def model_not_found(name: str, have: str) -> Fault:

@@ -24,6 +24,6 @@ class Gate:
             try:
                 self.engine.require_ready()
             except Fault as fault:
-                await fault.response()(scope, receive, send)
+                await fault.response(scope["path"])(scope, receive, send)
                 return
         await self.app(scope, receive, send)

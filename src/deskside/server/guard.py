@@ -109,7 +109,7 @@ class Guard:
             try:
                 self.rules.check(scope)
             except Fault as fault:
-                await fault.response()(scope, receive, send)
+                await fault.response(scope["path"])(scope, receive, send)
                 return
         await self.app(scope, receive, send)
 

@@ -36,7 +36,7 @@ class Limits:
             await self.app(scope, body, _Answer(send, body))
             fault = body.fault
         if fault is not None:
-            await fault.response()(scope, receive, send)
+            await fault.response(scope["path"])(scope, receive, send)
 
     def _fault_of(self, scope: Scope) -> Fault | None:
         """Judge a request by its headers."""

@@ -25,14 +25,14 @@ INLINE = 4096
 T = TypeVar("T")
 
 
-def new_id(prefix: str) -> str:
-    """Return an id that no other request has."""
-    return f"{prefix}-{secrets.token_hex(12)}"
+def new_id(prefix: str, joint: str = "-") -> str:
+    """Return an id that nothing else has."""
+    return f"{prefix}{joint}{secrets.token_hex(12)}"
 
 
 def new_call_id() -> str:
     """Return an id that no other call of a tool has."""
-    return f"call_{secrets.token_hex(12)}"
+    return new_id("call", "_")
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from typing import Any, TypeVar
 
 from pydantic import BaseModel
@@ -17,7 +17,7 @@ from deskside.server.connection import ABORT
 from deskside.server.faults import Fault
 from deskside.server.record import CLIENT_GONE, record_of
 
-__all__ = ["DONE", "event", "fault_event", "stream", "unless_gone"]
+__all__ = ["DONE", "event", "fault_event", "named_event", "stream", "unless_gone"]
 
 DONE = b"data: [DONE]\n\n"
 """Ends a stream that is whole."""
@@ -30,6 +30,12 @@ log = logging.getLogger("deskside.requests")
 def event(chunk: BaseModel) -> bytes:
     """Return a chunk as an event; only fields that were set are in it."""
     return b"data: " + chunk.model_dump_json(exclude_unset=True).encode() + b"\n\n"
+
+
+def named_event(name: str, body: Mapping[str, Any]) -> bytes:
+    """Return an event that has a name, as those of messages and responses do."""
+    data = json.dumps(body, ensure_ascii=False, separators=(",", ":"))
+    return f"event: {name}\ndata: {data}\n\n".encode()
 
 
 def fault_event(fault: Fault) -> bytes:

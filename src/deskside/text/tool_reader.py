@@ -6,8 +6,9 @@ Whatever way the text is cut into feeds, the outcome is the same. Knows no reaso
 """
 
 import json
+import math
 import re
-from typing import Any
+from typing import NoReturn
 
 from deskside.text.tools import DSML, OPEN, ToolCall
 
@@ -213,7 +214,7 @@ def _json(value: str, literal: bool) -> str:
     """Return a value as JSON: what claims to be JSON and is none is a text after all."""
     if not literal:
         try:
-            json.loads(value, parse_constant=_refuse)
+            json.loads(value, parse_constant=_refuse, parse_float=_finite)
         except (ValueError, RecursionError):
             pass
         else:
@@ -221,8 +222,13 @@ def _json(value: str, literal: bool) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _refuse(name: str) -> Any:
+def _refuse(name: str) -> NoReturn:
     raise ValueError(name)
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    return number if math.isfinite(number) else _refuse(digits)
 
 
 def _breaks(text: str) -> int:

@@ -1,6 +1,5 @@
 """POST /v1/chat/completions: a conversation, answered; and /render, which shows its prompt."""
 
-import re
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -204,8 +203,7 @@ def _param(message: str) -> str:
     """Return the field that a refusal names first."""
     if message.startswith("reasoning effort"):
         return "reasoning_effort"
-    named = re.split(r"[ .\[:]", message, maxsplit=1)[0]
-    return named if named in ChatFields.model_fields else "messages"
+    return faults.field_of(message, ChatFields.model_fields, "messages")
 
 
 async def _whole(work: _Work, answer: Answer) -> ChatCompletion:

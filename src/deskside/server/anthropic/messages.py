@@ -1,0 +1,140 @@
+"""POST /v1/messages: a conversation, answered in the form of Anthropic's API."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.requests import Request as HttpRequest
+from starlette.responses import JSONResponse, Response
+
+from deskside.core import FinishReason
+from deskside.errors import InputError
+from deskside.server import faults
+from deskside.server.anthropic.fields import CountFields, MessagesFields
+from deskside.server.anthropic.writer import BlockWriter
+from deskside.server.conversation import Conversation
+from deskside.server.faults import Fault
+from deskside.server.openai.answer import Answer
+from deskside.server.openai.fields import SamplingFields
+from deskside.server.service import Service, new_id
+from deskside.server.stream import named_event, stream, unless_gone
+
+__all__ = ["answer_messages", "count_tokens"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """An answer in the making."""
+
+    service: Service
+    name: str
+    answer: Answer
+
+    def head(self) -> dict[str, Any]:
+        """Return the message before anything is said."""
+        return {
+            "id": self.name,
+            "type": "message",
+            "role": "assistant",
+            "model": self.service.model,
+            "content": [],
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": self.usage(),
+        }
+
+    def usage(self) -> dict[str, int]:
+        """Return the counts so far."""
+        (choice,) = self.answer.choices
+        return {
+            "input_tokens": choice.prompt_tokens,
+            "cache_creation_input_tokens": 0,
+            "cache_read_input_tokens": 0,
+            "output_tokens": choice.tokens,
+        }
+
+    def ending(self) -> dict[str, str | None]:
+        """Return why the answer ended."""
+        (choice,) = self.answer.choices
+        stop = choice.text.stop
+        if choice.finish is FinishReason.LENGTH:
+            reason = "max_tokens"
+        elif stop is not None:
+            reason = "stop_sequence"
+        else:
+            reason = "tool_use" if choice.calls else "end_turn"
+        return {"stop_reason": reason, "stop_sequence": stop if reason == "stop_sequence" else None}
+
+
+async def count_tokens(service: Service, fields: CountFields) -> dict[str, int]:
+    """Return how long the prompt of a conversation is.
+
+    Raises:
+        Fault: the conversation cannot be encoded.
+    """
+    service.check_model(fields.model)
+    fields.check_fields()
+    try:
+        talk = Conversation(fields.said(), fields.options(), SamplingFields.model_validate({}))
+        prompt = await talk.prompt(service)
+    except InputError as error:
+        raise _refusal(error) from error
+    return {"input_tokens": len(prompt.ids)}
+
+
+async def answer_messages(
+    service: Service, request: HttpRequest, fields: MessagesFields
+) -> Response:
+    """Answer a conversation, whole or as a stream.
+
+    Raises:
+        Fault: it cannot be served.
+    """
+    service.check_model(fields.model)
+    fields.check_fields()
+    service.engine.require_ready()
+    try:
+        talk = fields.conversation()
+        prompt = await talk.prompt(service)
+    except InputError as error:
+        raise _refusal(error) from error
+    name = new_id("msg", "_")
+    work = _Work(service, name, talk.submit(service, request, name, prompt, "messages"))
+    if fields.stream:
+        return stream(_events(work), service.options)
+    return JSONResponse(await unless_gone(request, _whole(work)))
+
+
+async def _whole(work: _Work) -> dict[str, Any]:
+    writer = BlockWriter()
+    async for _, piece in work.answer.pieces():
+        writer.add(piece.parts)
+    return {**work.head(), "content": writer.blocks, **work.ending()}
+
+
+async def _events(work: _Work) -> AsyncIterator[bytes]:
+    """Yield the stream of an answer; a fault is its last event."""
+    pieces = work.answer.pieces()
+    writer = BlockWriter()
+    try:
+        yield named_event("message_start", {"type": "message_start", "message": work.head()})
+        yield named_event("ping", {"type": "ping"})
+        async for _, piece in pieces:
+            for event in writer.add(piece.parts):
+                yield named_event(*event)
+        for event in writer.end():
+            yield named_event(*event)
+        body = {"type": "message_delta", "delta": work.ending(), "usage": work.usage()}
+        yield named_event("message_delta", body)
+        yield named_event("message_stop", {"type": "message_stop"})
+    except Fault as fault:
+        work.answer.record.finish = str(fault.code)
+        yield named_event("error", fault.message_body())
+    finally:
+        await pieces.aclose()
+
+
+def _refusal(error: InputError) -> Fault:
+    return faults.of_input(
+        error, faults.field_of(str(error), MessagesFields.model_fields, "messages")
+    )

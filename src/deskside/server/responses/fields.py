@@ -1,0 +1,137 @@
+"""What a client of OpenAI's responses may send.
+
+Owns the fields, and the refusals that name them. Fields that are not known are ignored with a line
+in the log, but what would change the answer and is not served is refused.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from deskside.errors import InputError
+from deskside.server import faults
+from deskside.server.conversation import Conversation
+from deskside.server.openai.fields import SamplingFields
+from deskside.server.responses.items import CUSTOM_INPUT, read_input
+from deskside.text import utf8
+from deskside.text.chat_options import ChatOptions, read_options
+from deskside.text.messages import Message, Role
+from deskside.text.tools import Tool, offered, read_tools
+
+__all__ = ["ResponsesFields"]
+
+MOST_ITEMS = 10_000
+NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    "background": (None, False),
+    "conversation": (None,),
+    "previous_response_id": (None, ""),
+    "prompt": (None,),
+    "text.format": (None, {"type": "text"}),
+    "truncation": (None, "disabled"),
+}
+"""Fields that are not served, with the values that ask for nothing."""
+STORED = ("conversation", "previous_response_id", "prompt")
+"""Fields that name what a service keeps."""
+CUSTOM_SCHEMA = {
+    "type": "object",
+    "properties": {CUSTOM_INPUT: {"type": "string"}},
+    "required": [CUSTOM_INPUT],
+}
+
+log = logging.getLogger("deskside.requests")
+
+
+class ResponsesFields(BaseModel):
+    """A request to answer a conversation."""
+
+    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
+
+    model: str | None = Field(None, max_length=512)
+    input: str | list[dict[str, Any]] = Field(max_length=1 << 26)
+    instructions: str | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning: dict[str, Any] | None = None
+    text: dict[str, Any] | None = None
+    include: list[str] | None = None
+    max_output_tokens: int | None = Field(None, ge=1)
+    temperature: float | None = Field(None, ge=0, le=100)
+    top_p: float | None = Field(None, gt=0, le=1)
+    stream: bool | None = None
+
+    def check_fields(self) -> None:
+        """Refuse what cannot be obeyed, and log what is not looked at.
+
+        Raises:
+            Fault: names the field.
+        """
+        if isinstance(self.input, list) and not 0 < len(self.input) <= MOST_ITEMS:
+            raise faults.bad_request(f"input must hold 1 to {MOST_ITEMS} items", "input")
+        extra = dict(self.model_extra or {})
+        extra["text.format"] = (self.text or {}).get("format")
+        for name, nothing in NEUTRAL.items():
+            if extra.pop(name, None) not in nothing:
+                why = "nothing is stored here" if name in STORED else "not in this version"
+                raise faults.bad_request(f"{name} is not supported: {why}", name.partition(".")[0])
+        if extra:
+            log.info("fields that are not looked at: %s", repr(sorted(extra))[:200])
+
+    @property
+    def custom(self) -> frozenset[str]:
+        """Names of the tools whose calls are texts."""
+        return frozenset(
+            str(item.get("name")) for item in self.tools or () if item.get("type") == "custom"
+        )
+
+    @property
+    def wants_sealed(self) -> bool:
+        """Whether thoughts come in the form that clients only send back."""
+        return "reasoning.encrypted_content" in (self.include or ())
+
+    def conversation(self) -> Conversation:
+        """Return what was said, and how to go on.
+
+        Raises:
+            InputError: a field has an unknown value; its name comes first.
+        """
+        sampling = SamplingFields.model_validate(
+            {"temperature": self.temperature, "top_p": self.top_p}
+        )
+        head: tuple[Message, ...] = ()
+        if self.instructions:
+            utf8.to_bytes(self.instructions, "instructions")
+            head = (Message(Role.SYSTEM, self.instructions),)
+        return Conversation(
+            (*head, *read_input(self.input)),
+            self._options(),
+            sampling,
+            self.max_output_tokens,
+            parallel=self.parallel_tool_calls is not False,
+        )
+
+    def _options(self) -> ChatOptions:
+        try:
+            found = read_options((self.reasoning or {}).get("effort"))
+        except InputError as error:
+            raise InputError(f"reasoning.effort: {error}") from error
+        tools = offered(_tools(self.tools or ()), self.tool_choice)
+        return ChatOptions(found.thinking, found.effort, tools=tools)
+
+
+def _tools(items: Sequence[Mapping[str, Any]]) -> tuple[Tool, ...]:
+    """Read the tools that can be offered; those that the other service would run are left out."""
+    found = []
+    for item in items:
+        kind = item.get("type")
+        if kind not in ("function", "custom"):
+            log.info("a tool that is not offered: %s", repr(kind)[:100])
+            continue
+        names = ("name", "description", "parameters")
+        function = {name: item[name] for name in names if item.get(name) is not None}
+        if kind == "custom":
+            function["parameters"] = CUSTOM_SCHEMA
+        found.append({"function": function})
+    return read_tools(found)
