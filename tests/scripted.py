@@ -54,7 +54,7 @@ class Scripted:
 
     def _propose(self, span: Span, live: Live) -> Proposal:
         prompt = len(live.request.prompt)
-        if not span.samples or span.start < prompt:
+        if not span.samples or span.start < prompt or span.certain > 1:
             return Proposal.none()
         self._seeds[span.sequence] = live.seed
         first = span.start - prompt + 1

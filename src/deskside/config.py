@@ -298,6 +298,19 @@ class ServerOptions:
         default=4096,
         metadata=_doc("Most tokens of a chat answer that sets no limit, where so many fit."),
     )
+    thinking_budget: int | None = field(
+        default=None,
+        metadata=_doc(
+            "Tokens behind which a thought is closed so that an answer follows, where the request "
+            "does not say; of a limit that leaves less room, half. By default no thought is closed."
+        ),
+    )
+    repetition_guard: int = field(
+        default=0,
+        metadata=_doc(
+            "Close a thought whose end is one piece so many times in a row; 0 never looks."
+        ),
+    )
     max_queue: int = field(
         default=64, metadata=_doc("Most sequences that wait; further ones are answered with 429.")
     )
@@ -329,6 +342,12 @@ class ServerOptions:
             raise InputError(f"--port must lie in [0, 65535], got {self.port}")
         for name in ("default_max_tokens", "max_queue", "max_body"):
             _check_count(name, getattr(self, name))
+        if self.thinking_budget is not None:
+            _check_count("thinking_budget", self.thinking_budget)
+        if self.repetition_guard != 0 and not 2 <= self.repetition_guard <= 1000:
+            raise InputError(
+                f"--repetition-guard must be 0 or lie in [2, 1000], got {self.repetition_guard}"
+            )
         for name in _SECONDS:
             if not 0 < getattr(self, name) <= 86_400:
                 raise InputError(

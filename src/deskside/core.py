@@ -23,6 +23,7 @@ __all__ = [
     "Span",
     "StepOutput",
     "StepPlan",
+    "Thought",
     "TokenLogprob",
 ]
 
@@ -50,6 +51,30 @@ class Pause(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Thought:
+    """A thought that a text begins inside of, and when it is closed for the model.
+
+    It ends by itself behind the first of the texts `ends`. Behind `limit` tokens, or where its end
+    repeats one piece `repeats` times (0: never looked at), the tokens `close` are put there; they
+    must spell one of the ends.
+    """
+
+    close: tuple[int, ...]
+    ends: tuple[str, ...]
+    limit: int | None = None
+    repeats: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse what could not be obeyed, naming the option."""
+        if self.limit is not None and self.limit < 1:
+            raise InputError(f"thinking_budget must be at least 1, got {self.limit}")
+        if self.repeats != 0 and not 2 <= self.repeats <= 1000:
+            raise InputError(
+                f"repetition_guard must be 0 (off) or lie in [2, 1000], got {self.repeats}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How tokens are drawn for one request.
 
@@ -59,7 +84,8 @@ class SamplingParams:
     drawn, and no stop string ends the text. With `stop_after` stop strings count only behind that
     text, such as the end of reasoning. `speculate.policy` states the formulas. `logprobs` asks for
     the log probability of every emitted token and for that many of the likeliest tokens beside it;
-    they are the model's own, at temperature 1 and before any other option. A `seed` of None is
+    they are the model's own, at temperature 1 and before any other option. `thought` says when
+    reasoning is closed for the model. A `seed` of None is
     replaced by a random one at submission, which is returned with the result.
     """
 
@@ -79,6 +105,7 @@ class SamplingParams:
     min_tokens: int = 0
     stop_after: str = ""
     logprobs: int | None = None
+    thought: Thought | None = None
 
     def __post_init__(self) -> None:
         """Refuse values outside their range, naming the option."""
@@ -233,7 +260,8 @@ class Emission:
 
     `verified` and `accepted` count its proposals; those behind a stop are not counted as accepted.
     `logprobs` has one entry a token where the request asks, else none. `fault` says in one line
-    what went wrong where `finish` is ERROR; then nothing was kept or emitted.
+    what went wrong where `finish` is ERROR; then nothing was kept or emitted. The last `forced` of
+    the tokens were not drawn; they become rows of the sequence's next span.
     """
 
     kept: int
@@ -244,6 +272,7 @@ class Emission:
     pause: Pause | None = None
     logprobs: tuple[TokenLogprob, ...] = ()
     fault: str | None = None
+    forced: int = 0
 
 
 @dataclass(frozen=True, slots=True)

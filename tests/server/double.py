@@ -164,7 +164,7 @@ class Drafter:
     def _propose(self, span: Span, live: Live) -> Proposal:
         prompt = live.request.prompt
         width = min(self.width, live.stop.left - 1)
-        if span.start < len(prompt) or not span.samples or width < 1:
+        if span.start < len(prompt) or not span.samples or span.certain > 1 or width < 1:
             return Proposal.none()
         script = Script.of(prompt, self.eos)
         first = span.start + 1 - len(prompt)

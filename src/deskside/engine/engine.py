@@ -19,6 +19,7 @@ from deskside.core import (
     Span,
     StepOutput,
     StepPlan,
+    TokenLogprob,
 )
 from deskside.engine.inputs import BatchBuilder
 from deskside.engine.live import Live
@@ -169,18 +170,26 @@ class Engine:
         return [next(answers) if span.samples else None for span in spans]
 
     def _trim(self, span: Span, proposal: Proposal, answer: Answer | None) -> Emission:
-        """Apply the stop rules before the commit: a stop at token j keeps certain + j - 1 rows."""
+        """Apply the stop rules before the commit: a stop at token j keeps certain + j - 1 rows.
+
+        What closes a thought is known without a draw, and becomes rows of the next span.
+        """
         if answer is None:
             return Emission(span.certain)
-        drawn = (*proposal.ids[: answer.accepted], answer.token)
-        emitted, finish = self._live[span.sequence].stop.cut(drawn)
+        live = self._live[span.sequence]
+        drawn, closing = live.stop.close((*proposal.ids[: answer.accepted], answer.token))
+        emitted, finish = live.stop.cut((*drawn, *closing))
+        own = min(len(emitted), len(drawn))
+        forced = len(emitted) - own
+        sure = (TokenLogprob(0.0),) * forced if live.request.params.logprobs is not None else ()
         return Emission(
-            kept=span.certain + len(emitted) - 1,
+            kept=span.certain + own - 1,
             tokens=emitted,
             finish=finish,
             verified=span.proposals,
-            accepted=min(answer.accepted, len(emitted)),
-            logprobs=answer.logprobs[: len(emitted)],
+            accepted=min(answer.accepted, own),
+            logprobs=(*answer.logprobs[:own], *sure),
+            forced=forced,
         )
 
     def _finish(self, span: Span, emission: Emission) -> Emission:

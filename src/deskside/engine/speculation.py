@@ -154,8 +154,8 @@ class Speculator:
 
     def _asks(self, span: Span, live: Live) -> bool:
         """Whether a span may be drafted for; a pause is noted, so that it can end."""
-        if not span.samples or span.start < len(live.request.prompt):
-            return False
+        if not span.samples or span.start < len(live.request.prompt) or span.certain > 1:
+            return False  # behind forced tokens the drafter has no context for the anchor yet
         record = self._record(span.sequence)
         speculates = self.fallback is None or record.controller.speculates
         record.drafted = speculates and live.stop.left > 1

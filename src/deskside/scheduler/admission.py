@@ -58,7 +58,8 @@ class Admissions:
         if not request.prompt:
             raise InputError("the prompt is empty: need at least 1 token")
         biased = (token for token, _ in params.logit_bias)
-        for token in (*request.prompt, *params.stop_token_ids, *biased):
+        forced = () if params.thought is None else params.thought.close
+        for token in (*request.prompt, *params.stop_token_ids, *biased, *forced):
             if not 0 <= token < self._vocab:
                 raise InputError(f"token id {token} is not in the vocabulary of {self._vocab}")
         if self._greedy_only and params.temperature > 0:

@@ -41,10 +41,16 @@ class _Running:
     request: Request
     pages: int
     frontier: int = 0
+    emitted: int = 0
 
     @property
     def prompt_left(self) -> int:
         return max(0, len(self.request.prompt) - self.frontier)
+
+    @property
+    def known(self) -> int:
+        """Tokens that are known and not yet rows: the anchor, and what was forced behind it."""
+        return len(self.request.prompt) + self.emitted - self.frontier
 
     def span(self, rows: int) -> Span:
         ends_prompt = rows >= self.prompt_left
@@ -123,6 +129,7 @@ class Scheduler:
             if running is None:
                 continue
             running.frontier += emission.kept
+            running.emitted += len(emission.tokens)
             if emission.finish is not None:
                 self._admissions.give_back(self._running.pop(sequence).pages)
 
@@ -138,7 +145,7 @@ class Scheduler:
 
     def _spans(self) -> Iterator[Span]:
         streaming = [one for one in self._running.values() if not one.prompt_left]
-        yield from (one.span(1) for one in streaming)
+        yield from (one.span(one.known) for one in streaming)
         rows = self._limits.prefill_chunk
         if streaming:
             taken = len(streaming) * (1 + self._limits.proposals)

@@ -5,11 +5,13 @@ request or a reply.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from starlette.requests import Request as HttpRequest
 
 from deskside import core
+from deskside.errors import InputError
+from deskside.server import faults
 from deskside.server.openai.answer import Answer, Choice
 from deskside.server.openai.fields import SamplingFields
 from deskside.server.record import record_of
@@ -18,8 +20,14 @@ from deskside.text.answer import AnswerStream
 from deskside.text.chat import Prompt
 from deskside.text.chat_options import ChatOptions
 from deskside.text.messages import Message
+from deskside.text.reasoning import END_OF_REASONING, Channel
+from deskside.text.tools import OPEN
 
 __all__ = ["Conversation"]
+
+GUARD = "repetition_guard"
+END_TOKENS = (END_OF_REASONING,)
+"""Control tokens that close a thought."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +42,12 @@ class Conversation:
     logprobs: int | None = None
     parallel: bool = True
     """Whether more than one call is told."""
+    budget: int | None = None
+    """Most tokens of a thought; None takes what the service gives."""
+    budget_field: str = "thinking_budget"
+    """The request's own name for it."""
+    guard: int | None = None
+    """Repetitions that close a thought, in the same way."""
 
     async def prompt(self, service: Service) -> Prompt:
         """Return the prompt.
@@ -62,7 +76,11 @@ class Conversation:
         """
         record = record_of(request.scope)
         record.name, record.prompt_tokens = name, len(prompt.ids)
-        sequences = self._sequences(service, prompt)
+        try:
+            sequences = self._sequences(service, prompt)
+        except InputError as error:
+            named = faults.field_of(str(error), (GUARD,), self.budget_field)
+            raise faults.of_input(error, named) from error
         ticket = service.engine.submit(name, sequences, param)
         choices = [
             Choice(
@@ -85,6 +103,31 @@ class Conversation:
         most = self.limit
         if most is None:
             room = min(facts.kv_tokens, facts.max_positions) - len(prompt.ids)
-            most = max(1, min(service.options.default_max_tokens, room))
+            wanted = service.options.default_max_tokens + (self.budget or 0)
+            most = max(1, min(wanted, room))
         params = self.sampling.params(most, facts.vocab, self.logprobs, prompt.start.stop_after)
+        params = replace(params, thought=self._thought(service, prompt, most))
         return [core.Request(prompt.ids, params, at) for at in range(self.sampling.choices)]
+
+    def _thought(self, service: Service, prompt: Prompt, most: int) -> core.Thought | None:
+        """Return what closes the thought of an answer of at most so many tokens.
+
+        Raises:
+            InputError: the request's own budget leaves no room for an answer.
+        """
+        if prompt.start is not Channel.REASONING:
+            return None
+        limit, default = self.budget, service.options.thinking_budget
+        if limit is not None and limit + len(END_TOKENS) >= most:
+            raise InputError(
+                f"thinking_budget leaves no room for an answer: need {limit} + 2 tokens, "
+                f"have {most}; lower it or raise max_tokens"
+            )
+        if limit is None and default is not None:
+            limit = max(1, min(default, most // 2))
+        repeats = service.options.repetition_guard if self.guard is None else self.guard
+        if limit is None and not repeats:
+            return None
+        close = tuple(service.tokenizer.controls[name] for name in END_TOKENS)
+        ends = (END_OF_REASONING, OPEN) if self.options.tools else (END_OF_REASONING,)
+        return core.Thought(close, ends, limit, repeats)

@@ -8,6 +8,7 @@ commit, like all state.
 from collections.abc import Callable, Sequence
 
 from deskside.core import FinishReason, Request
+from deskside.speculate.thought import ThoughtRule
 from deskside.text.stops import StopScanner
 
 __all__ = ["StopRule"]
@@ -22,7 +23,7 @@ class StopRule:
         Args:
             request: with its limits and stops.
             eos: the model's end token.
-            bytes_of: the bytes a token adds to the text; needed for stop strings only.
+            bytes_of: the bytes a token adds to the text; needed for stop strings and thoughts.
         """
         params = request.params
         ends = () if params.ignore_eos else (eos,)
@@ -32,6 +33,10 @@ class StopRule:
         if params.stop:
             assert bytes_of is not None
             self._scanner = StopScanner(bytes_of, params.stop, params.stop_after, params.min_tokens)
+        self._thought: ThoughtRule | None = None
+        if params.thought is not None:
+            assert bytes_of is not None
+            self._thought = ThoughtRule(params.thought, bytes_of)
 
     @property
     def left(self) -> int:
@@ -42,6 +47,13 @@ class StopRule:
     def ends(self) -> frozenset[int]:
         """Tokens that end the sequence."""
         return self._ends
+
+    def close(self, tokens: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return the tokens up to where a thought is closed for the model, and what closes it.
+
+        Changes nothing, as `cut` does.
+        """
+        return (tuple(tokens), ()) if self._thought is None else self._thought.cut(tokens)
 
     def cut(self, tokens: Sequence[int]) -> tuple[tuple[int, ...], FinishReason | None]:
         """Return the tokens that are emitted, up to the one that ends the sequence, and why.
@@ -59,6 +71,8 @@ class StopRule:
     def count(self, tokens: Sequence[int]) -> None:
         """Take in the tokens that a committed step emitted."""
         self._left -= len(tokens)
+        if self._thought is not None:
+            self._thought.count(tokens)
         if self._scanner is not None:
             for token in tokens:
                 self._scanner.feed(token)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from deskside.errors import InputError
 from deskside.text.tools import Tool
 
-__all__ = ["ChatOptions", "read_options"]
+__all__ = ["ChatOptions", "read_budget", "read_options"]
 
 EFFORTS = {
     "none": None,
@@ -82,10 +82,26 @@ def _type(thinking: object) -> bool | None:
     kind = thinking.get("type") if isinstance(thinking, Mapping) else None
     if not isinstance(thinking, Mapping) or not isinstance(kind, str) or kind not in THINKING:
         raise InputError(f"thinking.type must be enabled or disabled, got {kind!r:.60}")
-    others = [str(key) for key in thinking if key != "type"]
+    others = [str(key) for key in thinking if key not in ("type", "budget_tokens")]
     if others:
-        raise InputError(f"thinking may hold type alone, got {others[0]!r:.60}")
+        raise InputError(f"thinking may hold type and budget_tokens, got {others[0]!r:.60}")
     return THINKING[kind]
+
+
+def read_budget(thinking: Mapping[str, object] | None, budget: int | None = None) -> int | None:
+    """Return the most tokens of a thought that a request asks for, under either of its two names.
+
+    Raises:
+        InputError: it is no positive number, or the names differ.
+    """
+    said = None if thinking is None else thinking.get("budget_tokens")
+    if said is None:
+        return budget
+    if isinstance(said, bool) or not isinstance(said, int) or said < 1:
+        raise InputError(f"thinking.budget_tokens must be a whole number from 1, got {said!r:.60}")
+    if budget is not None and budget != said:
+        raise InputError("thinking_budget and thinking.budget_tokens differ; send one of them")
+    return said
 
 
 def _template(value: object) -> Mapping[str, object]:

@@ -147,3 +147,16 @@ def test_counts_follow_who_waits_and_runs() -> None:
     assert not scheduler.idle, "the engine has still to hear of it"
     assert scheduler.plan_step().aborts == (first,)
     assert scheduler.idle
+
+
+def test_forced_tokens_are_rows_of_the_next_span() -> None:
+    scheduler = make()
+    scheduler.submit(request(5))
+    run(scheduler, scheduler.plan_step())
+    plan = scheduler.plan_step()
+    forced = Emission(kept=1, tokens=(7, 8, 9), forced=2)
+    scheduler.learn(StepOutput(plan.step, {plan.spans[0].sequence: forced}))
+    plan = scheduler.plan_step()
+    assert shapes(plan) == [(0, 6, 3, True)]
+    run(scheduler, plan)
+    assert shapes(scheduler.plan_step()) == [(0, 9, 1, True)]

@@ -16,7 +16,7 @@ from deskside.server import faults
 from deskside.server.conversation import Conversation
 from deskside.server.openai.fields import SamplingFields, Stop
 from deskside.text import utf8
-from deskside.text.chat_options import ChatOptions, read_options
+from deskside.text.chat_options import ChatOptions, read_budget, read_options
 from deskside.text.messages import PART_BREAK, Message, Role
 from deskside.text.tools import Tool, ToolCall, offered, read_calls, read_tools
 
@@ -121,7 +121,13 @@ class MessagesFields(CountFields):
         )
         single = (self.tool_choice or {}).get("disable_parallel_tool_use") is True
         return Conversation(
-            self.said(), self.options(), sampling, self.max_tokens, parallel=not single
+            self.said(),
+            self.options(),
+            sampling,
+            self.max_tokens,
+            parallel=not single,
+            budget=read_budget(self.thinking),
+            budget_field="thinking",
         )
 
 

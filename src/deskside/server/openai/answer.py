@@ -46,6 +46,8 @@ class Choice:
     finish: FinishReason | None = None
     calls: int = 0
     """Calls so far."""
+    forced: int = 0
+    """Tokens that were not drawn."""
 
     def take(self, emission: Emission) -> Piece:
         """Add a step's tokens and return what became certain.
@@ -56,6 +58,7 @@ class Choice:
         if emission.fault is not None:
             raise faults.of_engine(emission.fault)
         self.tokens += len(emission.tokens)
+        self.forced += emission.forced
         self.finish = emission.finish
         parts = self.text.feed(emission.tokens)
         if self.finish is not None:
@@ -97,7 +100,8 @@ class Answer:
         prompt = sum(choice.prompt_tokens for choice in self.choices[::group])
         output = sum(choice.tokens for choice in self.choices)
         reasoning = sum(choice.text.reasoning_tokens for choice in self.choices)
-        return Usage.of(prompt, output, reasoning)
+        forced = sum(choice.forced for choice in self.choices)
+        return Usage.of(prompt, output, reasoning, forced)
 
     def _note(self, place: int, emission: Emission) -> None:
         record = self.record

@@ -35,7 +35,7 @@ from deskside.server.service import Service, new_call_id, new_id, now
 from deskside.server.stream import DONE, event, fault_event, stream, unless_gone
 from deskside.text.answer import Part
 from deskside.text.chat import Prompt
-from deskside.text.chat_options import read_options
+from deskside.text.chat_options import read_budget, read_options
 from deskside.text.messages import read_messages
 from deskside.text.reasoning import Channel
 from deskside.text.tools import ToolCall, offered, read_tools
@@ -58,6 +58,8 @@ class ChatFields(SamplingFields):
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
+    thinking_budget: int | None = Field(None, ge=1, lt=2**31)
+    repetition_guard: int | None = Field(None, ge=0, le=1000)
 
     def check_fields(self) -> None:
         """Refuse what cannot be obeyed.
@@ -95,6 +97,8 @@ class ChatFields(SamplingFields):
             self.limit,
             (self.top_logprobs or 0) if self.logprobs else None,
             parallel=self.parallel_tool_calls is not False,
+            budget=read_budget(self.thinking, self.thinking_budget),
+            guard=self.repetition_guard,
         )
 
 

@@ -39,9 +39,10 @@ class PromptDetails(BaseModel):
 
 
 class CompletionDetails(BaseModel):
-    """Of the output's tokens: reasoning, its end among it."""
+    """Of the output's tokens: reasoning, its end among it, and what was forced to close it."""
 
     reasoning_tokens: int = 0
+    forced_tokens: int = 0
 
 
 class Usage(BaseModel):
@@ -54,14 +55,16 @@ class Usage(BaseModel):
     completion_tokens_details: CompletionDetails
 
     @staticmethod
-    def of(prompt: int, output: int, reasoning: int = 0) -> "Usage":
+    def of(prompt: int, output: int, reasoning: int = 0, forced: int = 0) -> "Usage":
         """Return the counts of a prompt and its output."""
         return Usage(
             prompt_tokens=prompt,
             completion_tokens=output,
             total_tokens=prompt + output,
             prompt_tokens_details=PromptDetails(cached_tokens=0),
-            completion_tokens_details=CompletionDetails(reasoning_tokens=reasoning),
+            completion_tokens_details=CompletionDetails(
+                reasoning_tokens=reasoning, forced_tokens=forced
+            ),
         )
 
 

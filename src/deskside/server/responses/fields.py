@@ -61,6 +61,7 @@ class ResponsesFields(BaseModel):
     temperature: float | None = Field(None, ge=0, le=100)
     top_p: float | None = Field(None, gt=0, le=1)
     stream: bool | None = None
+    thinking_budget: int | None = Field(None, ge=1, lt=2**31)
 
     def check_fields(self) -> None:
         """Refuse what cannot be obeyed, and log what is not looked at.
@@ -110,6 +111,7 @@ class ResponsesFields(BaseModel):
             sampling,
             self.max_output_tokens,
             parallel=self.parallel_tool_calls is not False,
+            budget=self.thinking_budget,
         )
 
     def _options(self) -> ChatOptions:

@@ -92,9 +92,7 @@ class _Work:
             "input_tokens": usage.prompt_tokens,
             "input_tokens_details": details,
             "output_tokens": usage.completion_tokens,
-            "output_tokens_details": {
-                "reasoning_tokens": usage.completion_tokens_details.reasoning_tokens
-            },
+            "output_tokens_details": usage.completion_tokens_details.model_dump(),
             "total_tokens": usage.total_tokens,
         }
 
