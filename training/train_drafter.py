@@ -55,23 +55,36 @@ class DraftRecipe:
     balance: float = 1e-3
     position_decay: float = 0.85
     entropy_weight: float = 0.5
+    entropy_weight_end: float = 0.5
     variation_weight: float = 1.0
     sources: tuple[int, ...] = (1, 3, 4)
     pool_rounds: int = 4
     pool_rows: int = 2048
+    pool_greedy: float = 1 / 3
+    pool_sampled: float = 1 / 3
+    corpus_rows: int = 16
     rates: Rates = field(default_factory=lambda: Rates(muon=3e-3))
 
 
-def draft_loss(rows: Rows, counted: Tensor, recipe: DraftRecipe) -> tuple[Tensor, Tensor]:
-    """The drafter's loss and the confidence head's.
+def entropy_weight(recipe: DraftRecipe, share: float) -> float:
+    """The weight of cross entropy at a share of the run; it moves while the rates fall."""
+    late = max(0.0, (share - recipe.decay_from) / (1.0 - recipe.decay_from))
+    return recipe.entropy_weight + late * (recipe.entropy_weight_end - recipe.entropy_weight)
+
+
+def draft_loss(
+    rows: Rows, counted: Tensor, recipe: DraftRecipe, share: float
+) -> tuple[Tensor, Tensor]:
+    """The drafter's loss and the confidence head's, at a share of the run.
 
     Total variation is what decides acceptance, but it is flat where the two distributions do not
-    meet; cross entropy pulls them together there. Later positions weigh less because they are
-    reached less often. The confidence head sees rows as often as serving reaches them.
+    meet; cross entropy pulls them together there, and may fade once they do. Later positions weigh
+    less because they are reached less often. The confidence head sees rows as often as serving
+    reaches them.
     """
     decay = recipe.position_decay ** torch.arange(counted.shape[-1], device=counted.device)
     weight = counted.float() * decay
-    each = recipe.entropy_weight * rows.loss + recipe.variation_weight * (1 - rows.accept)
+    each = entropy_weight(recipe, share) * rows.loss + recipe.variation_weight * (1 - rows.accept)
     draft = (each * weight).sum() / weight.sum()
     accept = rows.accept.detach().clamp(0, 1)
     reach = F.pad(accept[..., :-1], (1, 0), value=1.0).cumprod(-1) * counted
@@ -99,8 +112,8 @@ class Pool:
             begin = random.choice(starts, recipe.pool_rows)
             ids = torch.from_numpy(tokens[begin[:, None] + np.arange(prompt)].astype(np.int64))
             heat = torch.linspace(0, 1, recipe.pool_rows)
-            heat[: recipe.pool_rows // 3] = 0.0
-            heat[-recipe.pool_rows // 3 :] = 1.0
+            heat[: round(recipe.pool_rows * recipe.pool_greedy)] = 0.0
+            heat[recipe.pool_rows - round(recipe.pool_rows * recipe.pool_sampled) :] = 1.0
             parts.append(write_on(trunk, ids, recipe.length, heat, recipe.seed + index))
         ids = torch.cat(parts)
         self.rows = F.pad(ids, (0, 1), value=0).to(torch.int16)
@@ -149,7 +162,7 @@ class DraftRun:
         """Forward, backward, update."""
         recipe = self.recipe
         rows, counted, loads = self.forward(self.batch())
-        draft, confidence = draft_loss(rows, counted, recipe)
+        draft, confidence = draft_loss(rows, counted, recipe, share)
         (draft + confidence).backward()
         warm = min(1.0, (self.step + 1) / recipe.warmup_steps)
         if share >= recipe.decay_from:
@@ -177,7 +190,7 @@ class DraftRun:
         line["seconds"] = round(time.perf_counter() - start, 2)
         draft, confidence = torch.stack(recent).mean(0).tolist()
         line.update(loss=round(draft, 5), confidence=round(confidence, 5))
-        cut = len(counted) if not self.pool else self.recipe.batch // 2
+        cut = len(counted) if not self.pool else self.recipe.corpus_rows
         for name, part in (("corpus", slice(0, cut)), ("written", slice(cut, None))):
             if len(counted[part]):
                 picked = Rows(*(getattr(rows, n)[part] for n in Rows.__dataclass_fields__))
@@ -208,6 +221,9 @@ def prepare(args: argparse.Namespace, device: torch.device) -> tuple[Trunk, Draf
     noise = json.loads((args.model / "config.json").read_text())["vocab_size"] - 1
     drafter = Drafter(shape, DraftShape(rank=args.rank, noise=noise))
     initialise(drafter, trunk, DraftRecipe().sources, DraftRecipe().seed)
+    if args.resume:
+        start = widen(load_checkpoint(args.resume, drafter=True), drafter.state_dict())
+        drafter.load_state_dict(start)
     for model in (trunk, drafter):
         narrow(model, device)
         model.to(device)
@@ -216,6 +232,25 @@ def prepare(args: argparse.Namespace, device: torch.device) -> tuple[Trunk, Draf
         trunk.compile_parts()
         drafter.compile_parts()
     return trunk, drafter
+
+
+def widen(stored: dict[str, Tensor], fresh: dict[str, Tensor]) -> dict[str, Tensor]:
+    """A stored drafter's weights for a Markov rank that may be greater than its own.
+
+    New columns come from `fresh`; those of the second table and of the confidence head are nothing
+    there, so the wider drafter begins with the very outputs of the stored one.
+    """
+    out = {}
+    for name, value in stored.items():
+        wide = fresh[name].clone()
+        if value.shape != wide.shape and (value.dim() != 2 or value.shape[1] > wide.shape[1]):
+            raise ValueError(f"{name}: {tuple(value.shape)} does not fit {tuple(wide.shape)}")
+        if value.dim() == 2:
+            wide[:, : value.shape[1]] = value
+        else:
+            wide.copy_(value)
+        out[name] = wide
+    return out
 
 
 def note(text: str) -> None:
@@ -245,7 +280,7 @@ def warm_up(trunk: Trunk, drafter: Drafter, recipe: DraftRecipe, part: str) -> N
         )  # fmt: skip
     anchors = draw_anchors(recipe.batch, recipe.length, size, recipe.anchors, device)
     rows, counted, _ = drafter(ids, anchors, features, last, trunk, MODE)
-    sum(draft_loss(rows, counted, recipe)).backward()  # type: ignore[union-attr]
+    sum(draft_loss(rows, counted, recipe, 0.0)).backward()  # type: ignore[union-attr]
     for parameter in drafter.parameters():
         parameter.grad = None
     note("drafter compiled")
@@ -259,6 +294,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--held-out", type=Path, required=True)
     parser.add_argument("--prose", type=Path, help="held_out_prose.jsonl of stage 1")
     parser.add_argument("--leave-out", type=Path, help="prose.json of stage 3: train on code alone")
+    parser.add_argument("--resume", type=Path, help="folder whose drafter is trained on")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seconds", type=float, default=480.0)
     parser.add_argument("--deadline", type=float, default=1e9, help="end of training since start")
@@ -268,6 +304,10 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--anchors", type=int, default=16, help="of each 128 positions")
     parser.add_argument("--pool-rounds", type=int, default=4, help="0: corpus alone")
     parser.add_argument("--pool-rows", type=int, default=2048)
+    parser.add_argument("--pool-greedy", type=float, default=1 / 3, help="share at temperature 0")
+    parser.add_argument("--pool-sampled", type=float, default=1 / 3, help="share at temperature 1")
+    parser.add_argument("--corpus-rows", type=int, default=16, help="of a batch")
+    parser.add_argument("--entropy-end", type=float, default=0.5, help="cross entropy at the end")
     parser.add_argument("--muon", type=float, default=3e-3)
     parser.add_argument("--files", type=int, default=64)
     parser.add_argument("--workers", type=int, default=16)
@@ -284,7 +324,9 @@ def main() -> None:
     args = parse()
     recipe = DraftRecipe(
         seconds=args.seconds, batch=args.batch, length=args.length, anchors=args.anchors,
-        pool_rounds=args.pool_rounds, pool_rows=args.pool_rows, rates=Rates(muon=args.muon),
+        pool_rounds=args.pool_rounds, pool_rows=args.pool_rows, pool_greedy=args.pool_greedy,
+        pool_sampled=args.pool_sampled, corpus_rows=args.corpus_rows,
+        entropy_weight_end=args.entropy_end, rates=Rates(muon=args.muon),
     )  # fmt: skip
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.set_float32_matmul_precision("high")
@@ -313,7 +355,7 @@ def main() -> None:
     if helper:
         helper.wait()
         warm_up(trunk, drafter, recipe, "both")
-    rows = recipe.batch // 2 if written else recipe.batch
+    rows = recipe.corpus_rows if written else recipe.batch
     corpus = Batches(tokens, rows, recipe.length, recipe.seed, device)
     run = DraftRun(recipe, trunk, drafter, corpus, written, args.out)
     start = time.perf_counter()
