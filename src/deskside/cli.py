@@ -22,6 +22,7 @@ from cyclopts import App, CycloptsError, Parameter
 from cyclopts.argument import ArgumentCollection
 from cyclopts.config import Dict
 
+from deskside.client_cli import add_commands
 from deskside.config import (
     EngineOptions,
     ModelOptions,
@@ -209,6 +210,7 @@ def _dispatch(words: Sequence[str], services: Services) -> int:
     app.command(commands.profile, sort_key=3)
     app.command(commands.doctor, sort_key=4)
     app.command(commands.serve, sort_key=5)
+    add_commands(app)
     try:
         result = app(words, print_error=False, exit_on_error=False)
     except CycloptsError as error:

@@ -18,6 +18,7 @@ from deskside.errors import InputError
 __all__ = [
     "Auto",
     "Backend",
+    "ClientOptions",
     "EngineOptions",
     "Kernels",
     "KvFormat",
@@ -28,6 +29,7 @@ __all__ = [
     "ServerOptions",
     "from_environment",
     "notify_socket",
+    "option_fields",
     "profile_folder",
     "read_file",
     "wants_traceback",
@@ -357,6 +359,21 @@ class ServerOptions:
             raise InputError("the key is given twice: use one of --api-key and --api-key-file")
 
 
+@dataclass(frozen=True, slots=True)
+class ClientOptions:
+    """Where `chat`, `status` and others find a service."""
+
+    server: str = field(
+        default="http://127.0.0.1:8000", metadata=_doc("Where the service answers.")
+    )
+    api_key: str | None = field(
+        default=None, metadata=_doc("Its key; prefer DESKSIDE_API_KEY or --api-key-file.")
+    )
+    api_key_file: Path | None = field(
+        default=None, metadata=_doc("File whose first line is that key.")
+    )
+
+
 _SECONDS = (
     "receive_timeout",
     "send_timeout",
@@ -380,7 +397,7 @@ class ProcessOptions:
     )
 
 
-FILE_RECORDS = (ModelOptions, EngineOptions, SamplingOptions, ServerOptions)
+FILE_RECORDS = (ModelOptions, EngineOptions, SamplingOptions, ServerOptions, ClientOptions)
 
 
 def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
@@ -400,6 +417,11 @@ def _key(option: Field[Any]) -> str:
 
 def _options(records: Iterable[type]) -> list[Field[Any]]:
     return [option for record in records for option in fields(record)]
+
+
+def option_fields() -> list[Field[Any]]:
+    """Return every option that a file may hold, each name once."""
+    return list({option.name: option for option in _options(FILE_RECORDS)}.values())
 
 
 def from_environment(environ: Mapping[str, str] | None = None) -> dict[str, Values]:
@@ -427,7 +449,7 @@ def read_file(path: Path) -> Values:
         raise InputError(f"--config {path}: cannot be read ({error.strerror})") from error
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise InputError(f"--config {path}: is not TOML ({error!s:.80})") from error
-    known = [_key(option) for option in _options(FILE_RECORDS)]
+    known = [_key(option) for option in option_fields()]
     for key in table:
         if key not in known:
             raise InputError(f"--config {path}: {key!r:.60} is none of {', '.join(known)}")

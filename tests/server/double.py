@@ -41,7 +41,10 @@ from deskside.text.tokenizer import Tokenizer
 
 MODEL = "deskside-mini"
 STEP_SECONDS = 0.02
-CONTROLS = Tokenizer.open(resolve(MODEL)).controls
+TOKENIZER = Tokenizer.open(resolve(MODEL))
+CONTROLS = TOKENIZER.controls
+SLOWLY = TOKENIZER.encode_plain("slowly")
+"""Begins what a user says so that each step of the answer takes a while."""
 USER, ASSISTANT = CONTROLS["<｜User｜>"], CONTROLS["<｜Assistant｜>"]
 LIKELY, SECOND = 10.0, 9.0
 
@@ -78,7 +81,8 @@ class Script:
             return Script(tuple(prompt[2:]), eos, Act(prompt[0]), prompt[1])
         if USER in prompt:
             said = prompt[len(prompt) - 1 - prompt[::-1].index(USER) + 1 :]
-            return Script(tuple(said[: said.index(ASSISTANT)]), eos)
+            act = Act.SLOW if tuple(said[: len(SLOWLY)]) == SLOWLY else None
+            return Script(tuple(said[: said.index(ASSISTANT)]), eos, act)
         return Script(tuple(prompt[1:]), eos)
 
     def token(self, index: int) -> int:
