@@ -8,8 +8,8 @@ from torch import Tensor
 
 from deskside.core import SequenceId, Span
 from deskside.distributed.group import ALONE, LEADER, Group
-from deskside.engine.engine import Owners
 from deskside.engine.inputs import BatchBuilder
+from deskside.engine.owners import Owners
 from deskside.layout.kv import KvFormat
 from deskside.model.flash import Flash
 from deskside.ops.linear import Weight

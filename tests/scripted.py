@@ -49,7 +49,15 @@ class Scripted:
     def accepted(self) -> int:
         return sum(block.accepted for block in self.blocks)
 
-    def propose(self, spans: Sequence[Span], live: Mapping[SequenceId, Live]) -> list[Proposal]:
+    def drafting(self, spans: Sequence[Span], live: Mapping[SequenceId, Live]) -> list[Span]:
+        return []
+
+    def follow(self, drafting: Sequence[Span]) -> None:
+        pass
+
+    def propose(
+        self, spans: Sequence[Span], drafting: Sequence[Span], live: Mapping[SequenceId, Live]
+    ) -> list[Proposal]:
         return [self._propose(span, live[span.sequence]) for span in spans]
 
     def _propose(self, span: Span, live: Live) -> Proposal:

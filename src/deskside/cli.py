@@ -31,6 +31,7 @@ from deskside.config import (
     ServerOptions,
     from_environment,
     read_file,
+    torchrun_place,
     wants_traceback,
 )
 from deskside.errors import DesksideError, InputError
@@ -89,6 +90,10 @@ class Services(Protocol):
         """Load a checkpoint, and say how far it is: bytes read, and bytes in all."""
         ...
 
+    def follow(self, options: EngineOptions) -> None:
+        """Be a rank that torchrun started and that does not lead, until it may leave."""
+        ...
+
     def plan(self, model: str, options: EngineOptions) -> "Plan":
         """Say what a load would take, without one."""
         ...
@@ -117,6 +122,11 @@ class _Package:
         loaded = LLM.open(model, options, progress)
         with loaded as llm, bound(llm.placement.ranks[0].coordinator):
             yield llm  # this thread is the coordinator
+
+    def follow(self, options: EngineOptions) -> None:
+        from deskside.runtime.follower import follow_torchrun
+
+        follow_torchrun(options.rendezvous_timeout)
 
     def plan(self, model: str, options: EngineOptions) -> "Plan":
         from deskside.runtime.preview import preview
@@ -270,6 +280,8 @@ class _Commands:
         """Continue a prompt: text as it comes, then one line with counts and rates."""
         if quiet and json:
             raise InputError("--quiet and --json exclude each other: give one of them")
+        if self._follows(engine):
+            return 0
         if stdin and file is not None:
             raise InputError("the prompt is given twice: use one of argument, --file and -")
         show_logs(verbose=process.verbose, debug=process.debug)
@@ -355,4 +367,14 @@ class _Commands:
         process: Process = ProcessOptions(),  # noqa: B008
     ) -> int:
         """Answer OpenAI's HTTP API, for many clients at once."""
+        if self._follows(engine):
+            return 0
         return self.services.serve(model.model, engine, server)
+
+    def _follows(self, engine: EngineOptions) -> bool:
+        """Be one of torchrun's ranks that do not lead, to the end; false for all others."""
+        place = torchrun_place()
+        if place is None or place.rank == 0:
+            return False
+        self.services.follow(engine)
+        return True

@@ -27,11 +27,13 @@ __all__ = [
     "ProcessOptions",
     "SamplingOptions",
     "ServerOptions",
+    "TorchrunPlace",
     "from_environment",
     "notify_socket",
     "option_fields",
     "profile_folder",
     "read_file",
+    "torchrun_place",
     "wants_traceback",
 ]
 
@@ -43,6 +45,7 @@ Backend: TypeAlias = Literal["auto", "resident", "hybrid", "cpu", "fetch"]
 Kernels: TypeAlias = Literal["native", "plain"]
 Numerics: TypeAlias = Literal["fast", "reference", "exact"]
 Switch: TypeAlias = Literal["on", "off"]
+LoadOrder: TypeAlias = Literal["parallel", "serial"]
 Speculation: TypeAlias = Literal["auto", "off"]
 WidthRule: TypeAlias = Literal["stop", "expect", "argmax", "biased-argmax"]
 Values: TypeAlias = Mapping[str, str | list[str]]
@@ -71,6 +74,24 @@ class ModelOptions:
 class EngineOptions:
     """How a checkpoint is loaded and run."""
 
+    tp: int = field(
+        default=1,
+        metadata=_doc(
+            "Processes that share the model, each with its slices of the weights: 1, 2, 4 or 8."
+        ),
+    )
+    load_order: LoadOrder = field(
+        default="parallel",
+        metadata=_doc("Whether these processes read the checkpoint together or one by one."),
+    )
+    rendezvous_timeout: float = field(
+        default=1800.0,
+        metadata=_doc("Seconds in which all of them must have come and loaded."),
+    )
+    rank_timeout: float = field(
+        default=120.0,
+        metadata=_doc("Seconds after which one that does not answer in a step counts as lost."),
+    )
     threads: int | Auto = field(
         default="auto",
         metadata=_doc(
@@ -188,6 +209,13 @@ class EngineOptions:
                 "--numerics reference adds floats, so that where an expert runs would show: "
                 f"use --backend cpu or resident, not {self.backend}"
             )
+        _check_count("tp", self.tp)
+        _check_choice("load_order", self.load_order, get_args(LoadOrder))
+        for name in ("rendezvous_timeout", "rank_timeout"):
+            if not 0 < getattr(self, name) <= 86_400:
+                raise InputError(
+                    f"{_flag(name)} must lie in (0, 86400] seconds, got {getattr(self, name)}"
+                )
         _check_choice("bind", self.bind, get_args(Switch))
         _check_choice("huge_pages", self.huge_pages, get_args(Switch))
         _check_choice("kernels", self.kernels, get_args(Kernels))
@@ -480,6 +508,32 @@ def wants_traceback(arguments: Sequence[str], environ: Mapping[str, str] | None 
     """Whether an internal fault is to be shown whole, known before anything is parsed."""
     environ = os.environ if environ is None else environ
     return "--debug" in arguments or environ.get(PREFIX + "DEBUG", "") not in ("", "0", "false")
+
+
+@dataclass(frozen=True, slots=True)
+class TorchrunPlace:
+    """Who torchrun says this process is: in all, and on this machine."""
+
+    rank: int
+    ranks: int
+    local_rank: int
+    local_ranks: int
+
+
+def torchrun_place(environ: Mapping[str, str] | None = None) -> TorchrunPlace | None:
+    """Return who this process is where torchrun started it, else None.
+
+    Raises:
+        InputError: its variables are not numbers.
+    """
+    environ = os.environ if environ is None else environ
+    if "TORCHELASTIC_RUN_ID" not in environ:
+        return None
+    try:
+        names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+        return TorchrunPlace(*(int(environ[name]) for name in names))
+    except (KeyError, ValueError) as error:
+        raise InputError(f"torchrun's variables of ranks must be numbers ({error})") from error
 
 
 def notify_socket(environ: Mapping[str, str] | None = None) -> str | None:

@@ -17,6 +17,7 @@ __all__ = [
     "NanLogitsError",
     "PortHeldError",
     "ProfileError",
+    "RankDisagreementError",
 ]
 
 
@@ -57,6 +58,10 @@ class LostRankError(DesksideError):
     """A rank died, hung or decided otherwise than its leader."""
 
     exit_code: ClassVar[int] = 4
+
+
+class RankDisagreementError(LostRankError):
+    """A rank's state is not its leader's; the message names the step."""
 
 
 class LostWorkerError(DesksideError):

@@ -196,7 +196,8 @@ class LLM:
             self._runtime.engine.release(sequence)
 
     def close(self) -> None:
-        """Free nothing explicitly: tensors go with the object."""
+        """End the other ranks, where there are any; tensors go with the object."""
+        self._runtime.close()
 
     def __enter__(self) -> Self:
         """Return the model itself."""

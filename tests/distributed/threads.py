@@ -34,6 +34,9 @@ class ThreadGroup:
         self.traffic = Traffic()
         self.noise: Callable[[Tensor], Tensor] = lambda part: part
 
+    def enter(self, doing: str) -> None:
+        """Note nothing."""
+
     def gather(self, part: Tensor) -> Sequence[Tensor]:
         assert part.is_contiguous()
         self.traffic.add(part.nbytes)

@@ -92,10 +92,10 @@ class Bomb:
     def arm(self, patch: pytest.MonkeyPatch, owner: type, name: str) -> None:
         own_run, own_point = Engine._run, getattr(owner, name)
 
-        def run(engine: Engine, spans: Sequence[Span]) -> Any:
+        def run(engine: Engine, step: int, spans: Sequence[Span]) -> Any:
             self.running = spans
             try:
-                return own_run(engine, spans)
+                return own_run(engine, step, spans)
             finally:
                 self.running = ()
 

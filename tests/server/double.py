@@ -23,9 +23,10 @@ from torch import Tensor
 from deskside.batch import Batch
 from deskside.config import EngineOptions
 from deskside.core import Pause, Request, SequenceId, Span
-from deskside.engine.engine import Engine, Owners
+from deskside.engine.engine import Engine
 from deskside.engine.inputs import BatchBuilder
 from deskside.engine.live import Live
+from deskside.engine.owners import Owners
 from deskside.engine.verify import Proposal
 from deskside.layout.folder import resolve
 from deskside.machine.placement import place
@@ -162,7 +163,15 @@ class Drafter:
     learned: list[tuple[int, int]] = field(default_factory=list)
     """Verified and accepted proposals of each span."""
 
-    def propose(self, spans: Sequence[Span], live: Mapping[SequenceId, Live]) -> list[Proposal]:
+    def drafting(self, spans: Sequence[Span], live: Mapping[SequenceId, Live]) -> list[Span]:
+        return []
+
+    def follow(self, drafting: Sequence[Span]) -> None:
+        pass
+
+    def propose(
+        self, spans: Sequence[Span], drafting: Sequence[Span], live: Mapping[SequenceId, Live]
+    ) -> list[Proposal]:
         return [self._propose(span, live[span.sequence]) for span in spans]
 
     def _propose(self, span: Span, live: Live) -> Proposal:

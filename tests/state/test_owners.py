@@ -15,8 +15,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from torch import Tensor
 
 from deskside.core import SequenceId, Span
-from deskside.engine.engine import Owners
 from deskside.engine.inputs import BatchBuilder
+from deskside.engine.owners import Owners
 from deskside.errors import CapacityError
 from deskside.layout.kv import KvFormat, pages_for
 from deskside.spec import DrafterSpec, ModelSpec

@@ -48,6 +48,10 @@ class Group(Protocol):
         """What this rank has sent since the start."""
         ...
 
+    def enter(self, doing: str) -> None:
+        """Note what this rank is about to do: the words for it, should it be lost."""
+        ...
+
     def gather(self, part: Tensor) -> Sequence[Tensor]:
         """Return the parts of all ranks, by rank; they may be overwritten by the next call.
 
@@ -90,6 +94,9 @@ class Alone:
 
     def __init__(self) -> None:
         self.traffic = Traffic()
+
+    def enter(self, doing: str) -> None:
+        """Note nothing."""
 
     def gather(self, part: Tensor) -> Sequence[Tensor]:
         """Return the one part."""

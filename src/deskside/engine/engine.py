@@ -6,7 +6,7 @@ who runs; a plan says that.
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from torch import Tensor
 
@@ -22,7 +22,9 @@ from deskside.core import (
     TokenLogprob,
 )
 from deskside.engine.inputs import BatchBuilder
+from deskside.engine.lead import Alone, Lead
 from deskside.engine.live import Live
+from deskside.engine.owners import Owners
 from deskside.engine.speculation import Speculation
 from deskside.engine.verify import Answer, Proposal, Question, judge
 from deskside.errors import LostRankError, LostWorkerError
@@ -30,35 +32,10 @@ from deskside.model.flash import Flash
 from deskside.speculate.policy import Policy
 from deskside.speculate.stop import StopRule
 from deskside.state.kv import KvState
-from deskside.state.owner import Ledger
-from deskside.state.pages import PageTable
-from deskside.state.rings import RingGroup, Rings
-from deskside.state.tokens import TokenStore
 
-__all__ = ["Engine", "Owners"]
+__all__ = ["Engine"]
 
 log = logging.getLogger("deskside.engine")
-
-
-@dataclass(frozen=True, slots=True)
-class Owners:
-    """The state owners of a rank."""
-
-    tokens: TokenStore
-    pages: PageTable
-    rings: Rings
-
-    @staticmethod
-    def allocate(
-        state: KvState, pages: int, slots: int, groups: Sequence[RingGroup] = ()
-    ) -> "Owners":
-        """Make owners over an allocated cache and further groups of rings."""
-        rings = Rings(slots, (*state.groups, *groups))
-        return Owners(TokenStore(), PageTable(pages), rings)
-
-    def ledger(self) -> Ledger:
-        """Return the ledger over all of them."""
-        return Ledger([self.tokens, self.pages, self.rings])
 
 
 class Engine:
@@ -72,6 +49,7 @@ class Engine:
         builder: BatchBuilder,
         stop_rule: Callable[[Request], StopRule],
         speculation: Speculation,
+        lead: Lead | None = None,
     ) -> None:
         self._model = model
         self._state = state
@@ -80,12 +58,13 @@ class Engine:
         self._ledger = owners.ledger()
         self._stop_rule = stop_rule
         self._speculation = speculation
+        self._lead = lead or Alone()
         self._live: dict[SequenceId, Live] = {}
 
     @property
     def free(self) -> tuple[int, int]:
         """Pages and ring slots that no sequence holds."""
-        return self._owners.pages.free, self._owners.rings.free
+        return self._owners.free
 
     def step(self, plan: StepPlan) -> StepOutput:
         """Run one step. A fault costs the request whose rows raise it, and no other.
@@ -97,36 +76,43 @@ class Engine:
             self.release(sequence)
         for admission in plan.admissions:
             self._admit(admission)
-        emissions = self._attempt(plan.spans) if plan.spans else []
+        emissions = self._attempt(plan.step, plan.spans) if plan.spans else []
         sequences = (span.sequence for span in plan.spans)
         return StepOutput(plan.step, dict(zip(sequences, emissions, strict=True)))
 
-    def _attempt(self, spans: Sequence[Span]) -> list[Emission]:
+    def _attempt(self, step: int, spans: Sequence[Span]) -> list[Emission]:
         """Run spans together or, where that raises, each alone."""
         try:
-            done = self._run(spans)
+            done = self._run(step, spans)
         except (LostRankError, LostWorkerError):
             raise  # no request's fault: the process should end
         except Exception as fault:  # whatever a library raises; nothing was committed
+            self._lead.failed()
             if len(spans) == 1:
                 return [self._lose(spans[0], fault)]
             log.warning("a step of %d requests failed, each is tried alone: %r", len(spans), fault)
         else:
             return [self._finish(*part) for part in done]
-        return [emission for span in spans for emission in self._attempt([span])]
+        return [emission for span in spans for emission in self._attempt(step, [span])]
 
-    def _run(self, spans: Sequence[Span]) -> list[tuple[Span, Emission]]:
+    def _run(self, step: int, spans: Sequence[Span]) -> list[tuple[Span, Emission]]:
         """Draft, reserve, forward, accept, trim, commit; on an exception no state has changed.
 
         Raises:
             CapacityError: an owner has no room for a span.
         """
-        proposals = self._speculation.propose(spans, self._live)
+        drafting = self._speculation.drafting(spans, self._live)
+        self._lead.work(step, spans, drafting)
+        with self._lead.together("draft"):
+            proposals = self._speculation.propose(spans, drafting, self._live)
+        self._lead.chosen([proposal.ids for proposal in proposals])
         spans = [replace(s, proposals=len(p.ids)) for s, p in zip(spans, proposals, strict=True)]
         with self._ledger.open(spans) as transaction:
-            logits = self._forward(spans, proposals)
+            with self._lead.together("forward"):
+                logits = self._forward(spans, proposals)
             answers = self._verify(spans, proposals, logits)
             emissions = [self._trim(*part) for part in zip(spans, proposals, answers, strict=True)]
+            self._lead.decided(emissions)
             transaction.commit([emission.kept for emission in emissions])
         return list(zip(spans, emissions, strict=True))
 
@@ -135,6 +121,11 @@ class Engine:
         self._live.pop(sequence, None)
         self._speculation.release(sequence)
         self._ledger.release(sequence)
+        self._lead.gone(sequence)
+
+    def close(self) -> bool:
+        """Let the ranks that follow this one end; say whether they could be told."""
+        return self._lead.leave()
 
     def _admit(self, admission: Admission) -> None:
         request = admission.request
@@ -142,6 +133,7 @@ class Engine:
         stop = self._stop_rule(request)
         policy = Policy(request.params, stop.ends)
         self._owners.tokens.admit(admission.sequence, request.prompt)
+        self._lead.admitted(admission)
         self._live[admission.sequence] = Live(
             request, request.params.seed, policy, stop, admission.pinned
         )

@@ -39,8 +39,18 @@ log = logging.getLogger("deskside.speculation")
 class Speculation(Protocol):
     """What the engine asks around a forward."""
 
-    def propose(self, spans: Sequence[Span], live: Mapping[SequenceId, Live]) -> list[Proposal]:
-        """Return what is proposed behind each span; nothing for most."""
+    def drafting(self, spans: Sequence[Span], live: Mapping[SequenceId, Live]) -> list[Span]:
+        """Return the spans that are to be drafted for; a pause is noted, so that it can end."""
+        ...
+
+    def propose(
+        self, spans: Sequence[Span], drafting: Sequence[Span], live: Mapping[SequenceId, Live]
+    ) -> list[Proposal]:
+        """Return what is proposed behind each span; nothing for those that are not drafted for."""
+        ...
+
+    def follow(self, drafting: Sequence[Span]) -> None:
+        """Take part in the leader's draft."""
         ...
 
     def forward(self, model: Flash, batch: Batch, state: KvState) -> Tensor:
@@ -59,9 +69,19 @@ class Speculation(Protocol):
 class TargetOnly:
     """No proposals: every step is the target's own."""
 
-    def propose(self, spans: Sequence[Span], live: Mapping[SequenceId, Live]) -> list[Proposal]:
+    def drafting(self, spans: Sequence[Span], live: Mapping[SequenceId, Live]) -> list[Span]:
+        """Draft for nobody."""
+        return []
+
+    def propose(
+        self, spans: Sequence[Span], drafting: Sequence[Span], live: Mapping[SequenceId, Live]
+    ) -> list[Proposal]:
         """Propose nothing."""
         return [Proposal.none() for _ in spans]
+
+    def follow(self, drafting: Sequence[Span]) -> None:
+        """Draft nothing."""
+        assert not drafting
 
     def forward(self, model: Flash, batch: Batch, state: KvState) -> Tensor:
         """Run the target."""
@@ -103,20 +123,30 @@ class Speculator:
     fallback: FallbackSettings | None
     _records: dict[SequenceId, _Record] = field(default_factory=dict, init=False)
 
-    def propose(self, spans: Sequence[Span], live: Mapping[SequenceId, Live]) -> list[Proposal]:
-        """Draft for every request that waits for its next token and is not paused."""
-        asking = [span for span in spans if self._asks(span, live[span.sequence])]
+    def drafting(self, spans: Sequence[Span], live: Mapping[SequenceId, Live]) -> list[Span]:
+        """Return every request that waits for its next token and is not paused."""
+        return [span for span in spans if self._asks(span, live[span.sequence])]
+
+    def follow(self, drafting: Sequence[Span]) -> None:
+        """Take part in the leader's draft; its tokens come with the leader's choice."""
+        if drafting:
+            self.drafter.draft([self._anchor(span) for span in drafting], (), self.context)
+
+    def propose(
+        self, spans: Sequence[Span], drafting: Sequence[Span], live: Mapping[SequenceId, Live]
+    ) -> list[Proposal]:
+        """Draft and cut every block."""
         proposals = [Proposal.none() for _ in spans]
-        if not asking:
+        if not drafting:
             return proposals
-        anchors = [self._anchor(span) for span in asking]
-        proposers = [self._proposer(span, live[span.sequence]) for span in asking]
+        anchors = [self._anchor(span) for span in drafting]
+        proposers = [self._proposer(span, live[span.sequence]) for span in drafting]
         drafts = self.drafter.draft(anchors, proposers, self.context)
         read = drafts.read()
         rows = sum(span.rows for span in spans)
-        widths = self._widths(asking, live, [sure for _, sure in read], rows)
+        widths = self._widths(drafting, live, [sure for _, sure in read], rows)
         places = {span.sequence: place for place, span in enumerate(spans)}
-        for row, (span, width, (ids, _)) in enumerate(zip(asking, widths, read, strict=True)):
+        for row, (span, width, (ids, _)) in enumerate(zip(drafting, widths, read, strict=True)):
             proposals[places[span.sequence]] = Proposal(
                 ids[:width], drafts.tokens[row, :width], drafts.laws[row][:width]
             )

@@ -8,7 +8,7 @@ the machine for it.
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from deskside.config import EngineOptions
+from deskside.config import EngineOptions, torchrun_place
 from deskside.errors import CapacityError, InputError, ProfileError
 from deskside.layout.cuts import RANK_COUNTS
 from deskside.layout.folder import resolve
@@ -37,12 +37,14 @@ __all__ = ["Plan", "PlanOptions", "make_plan", "plan_folder"]
 class PlanOptions:
     """What a plan depends on besides model and machine.
 
-    `kv_tokens` None lets the plan choose. `drafter` says whether the drafter's weights are held.
+    `kv_tokens` None lets the plan choose. `ranks_here` is how many of the ranks are on this
+    machine, None for all. `drafter` says whether the drafter's weights are held.
     """
 
     kv_tokens: int | None = None
     kv_format: KvFormat = KvFormat.FP8
     tensor_parallel: int = 1
+    ranks_here: int | None = None
     max_running: int = 8
     prefill_chunk: int = 2048
     step_tokens: int = 256
@@ -62,12 +64,20 @@ class PlanOptions:
             if count is not None and count < 1:
                 raise InputError(f"{flag} must be at least 1, got {count}")
 
+    @property
+    def here(self) -> int:
+        """Ranks on this machine."""
+        return self.ranks_here or self.tensor_parallel
+
     @staticmethod
     def of(options: EngineOptions) -> "PlanOptions":
         """Take the part of the engine's options that decides about memory."""
+        place = torchrun_place()
         return PlanOptions(
+            ranks_here=place.local_ranks if place else None,
             kv_tokens=None if options.kv_tokens == "auto" else options.kv_tokens,
             kv_format=KvFormat(options.kv_format),
+            tensor_parallel=options.tp,
             max_running=options.max_running,
             prefill_chunk=options.prefill_chunk,
             step_tokens=options.step_tokens,
@@ -104,7 +114,7 @@ class Plan:
     def need(self) -> int:
         """Bytes that all ranks of this machine take together."""
         rank = self.weights + self.capacity.nbytes + self.workspace + self.experts.nbytes
-        return rank * self.options.tensor_parallel
+        return rank * self.options.here
 
     @property
     def have(self) -> int:
@@ -185,7 +195,7 @@ def make_plan(
     capacity = _capacity(spec, options, pages)
     workspace = _workspace(spec, options, pages)
     held = sum(component.held for component in components) + capacity.nbytes + workspace
-    spare = machine.memory.available // options.tensor_parallel - held
+    spare = machine.memory.available // options.here - held
     experts = plan_experts(
         spec, options.experts, _need(spec, options, components, max(spare, 0)), measured
     )
@@ -259,7 +269,7 @@ def _pages(
     """Return the pages asked for, or those that auto takes."""
     if options.kv_tokens is not None:
         return pages_for(options.kv_tokens)
-    ranks = options.tensor_parallel
+    ranks = options.here
     weights = sum(component.held for component in components)
     bare = _capacity(spec, options, 0).nbytes
 

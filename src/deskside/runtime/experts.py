@@ -4,6 +4,7 @@ import logging
 from collections.abc import Mapping
 
 from deskside.device import HostDevice
+from deskside.distributed.group import Group
 from deskside.experts.cache import ExpertCache
 from deskside.experts.fetch import Banks, ExpertSlots
 from deskside.experts.service import ExpertService, Residency
@@ -17,15 +18,18 @@ __all__ = ["expert_service"]
 LOG = logging.getLogger(__name__)
 
 
-def expert_service(plan: Plan, weights: Mapping[str, Weight], ops: OpSet) -> ExpertService:
+def expert_service(
+    plan: Plan, weights: Mapping[str, Weight], ops: OpSet, group: Group
+) -> ExpertService:
     """Return the service for all layers; where the plan has slots they are allocated here."""
     experts = plan.experts
     for line in experts.lines():
         LOG.info("experts: %s", line)
     if not experts.slots:
-        return ExpertService(ops)
+        return ExpertService(ops, group=group)
     slots = ExpertSlots.allocate(HostDevice(), _banks(weights), experts.slots)
-    return ExpertService(ops, Residency(slots, ExpertCache(experts.slots), experts.fraction))
+    residency = Residency(slots, ExpertCache(experts.slots), experts.fraction)
+    return ExpertService(ops, residency, group)
 
 
 def _banks(weights: Mapping[str, Weight]) -> Banks:

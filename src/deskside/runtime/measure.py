@@ -1,17 +1,20 @@
 """Measures what a draft and a forward cost here, so that the width rule knows what pays.
 
-Runs real forwards of empty sequences and commits none of them, so nothing is left behind.
+Runs real steps of a sequence that no request has, and lets go of it at the end. Ranks that follow
+see steps like any others.
 """
 
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
-from deskside.core import Request, SamplingParams, SequenceId, Span
-from deskside.engine.engine import Owners
+from deskside.core import Admission, Emission, Request, SamplingParams, SequenceId, Span
 from deskside.engine.inputs import BatchBuilder
+from deskside.engine.lead import Lead
 from deskside.engine.live import Live
+from deskside.engine.owners import Owners
 from deskside.engine.speculation import Speculator
 from deskside.layout.kv import PAGE
 from deskside.model.flash import Flash
@@ -25,56 +28,83 @@ __all__ = ["measured"]
 REPEATS = 3
 SEQUENCE = SequenceId(-1)
 """No request ever has this id."""
+STEP = -1
 
 
 def measured(
-    speculator: Speculator, model: Flash, state: KvState, owners: Owners, builder: BatchBuilder
+    speculator: Speculator,
+    model: Flash,
+    state: KvState,
+    owners: Owners,
+    builder: BatchBuilder,
+    lead: Lead,
 ) -> CostTable:
     """Measure the costs of a draft and of a forward on this machine.
 
     Every point is a median of three; what noise makes fall is made monotone.
     """
     rows = [count for count in MEASURED_ROWS if count <= owners.pages.pages * PAGE]
-    owners.tokens.admit(SEQUENCE, (0,) * max(rows))
+    request = Request((0,) * max(rows))
+    owners.tokens.admit(SEQUENCE, request.prompt)
+    lead.admitted(Admission(SEQUENCE, request, 0))
+    steps = _Steps(speculator, model, state, owners, builder, lead)
     try:
         forward = {
-            count: _seconds(partial(_forward, speculator, model, state, owners, builder, count))
-            for count in rows
+            count: _median(partial(steps.forward, Span(SEQUENCE, 0, count))) for count in rows
         }
-        draft = _seconds(partial(_draft, speculator, owners))
+        steps.forward(Span(SEQUENCE, 0, 1), kept=1)  # a draft stands on history
+        draft = _median(steps.draft)
     finally:
         owners.ledger().release(SEQUENCE)
+        lead.gone(SEQUENCE)
     return CostTable.measured(draft, forward)
 
 
-def _forward(
-    speculator: Speculator,
-    model: Flash,
-    state: KvState,
-    owners: Owners,
-    builder: BatchBuilder,
-    rows: int,
-) -> None:
-    span = Span(SEQUENCE, 0, rows)
-    with owners.ledger().open([span]):
-        batch = builder.build([span], owners.tokens.rows(span), prompts=[0])
-        speculator.forward(model, batch, state)
+@dataclass(frozen=True, slots=True)
+class _Steps:
+    """Steps of one sequence; each method returns the seconds of the part that it measures."""
 
+    speculator: Speculator
+    model: Flash
+    state: KvState
+    owners: Owners
+    builder: BatchBuilder
+    lead: Lead
 
-def _draft(speculator: Speculator, owners: Owners) -> None:
-    request = Request((), SamplingParams(temperature=0, max_tokens=64))
-    live = Live(request, 0, Policy(request.params), StopRule(request, -1, None))
-    span = Span(SEQUENCE, 0, 1)
-    with owners.ledger().open([span]):
-        speculator.propose([span], {SEQUENCE: live})
-    speculator.release(SEQUENCE)
+    def forward(self, span: Span, kept: int = 0) -> float:
+        """Run a step without proposals."""
+        self.lead.work(STEP, [span], [])
+        return self._rest(span, kept)
 
-
-def _seconds(run: Callable[[], None]) -> float:
-    run()
-    times = []
-    for _ in range(REPEATS):
+    def draft(self) -> float:
+        """Draft behind one row, then run that row."""
+        request = Request((), SamplingParams(temperature=0, max_tokens=64))
+        live = Live(request, 0, Policy(request.params), StopRule(request, -1, None))
+        span, known = Span(SEQUENCE, 1, 1), {SEQUENCE: live}
+        drafting = self.speculator.drafting([span], known)
+        self.lead.work(STEP, [span], drafting)
         started = time.perf_counter()
-        run()
-        times.append(time.perf_counter() - started)
-    return statistics.median(times)
+        with self.lead.together("draft"):
+            self.speculator.propose([span], drafting, known)
+        seconds = time.perf_counter() - started
+        self._rest(span, 0)
+        self.speculator.release(SEQUENCE)
+        return seconds
+
+    def _rest(self, span: Span, kept: int) -> float:
+        self.lead.chosen([()])
+        with self.owners.ledger().open([span]) as transaction:
+            started = time.perf_counter()
+            batch = self.builder.build([span], self.owners.tokens.rows(span), prompts=[0])
+            with self.lead.together("forward"):
+                self.speculator.forward(self.model, batch, self.state)
+            seconds = time.perf_counter() - started
+            self.lead.decided([Emission(kept)])
+            transaction.commit([kept])
+        return seconds
+
+
+def _median(run: Callable[[], float]) -> float:
+    """Return the median of a few runs after a first one."""
+    run()
+    return statistics.median(run() for _ in range(REPEATS))

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from deskside.config import EngineOptions
-from deskside.engine.engine import Owners
+from deskside.distributed.group import Group
+from deskside.engine.owners import Owners
 from deskside.engine.speculation import Speculator
 from deskside.engine.widths import WidthChooser, fixed, rule
 from deskside.errors import CheckpointError, InputError
@@ -46,11 +47,12 @@ class Draft:
         ops: OpSet,
         experts: ExpertService,
         body: Callable[[RowFormat], RowFormat] | None,
+        group: Group,
     ) -> "Draft":
         """Build the drafter of a checkpoint that has one."""
         context = DraftContext.allocate(plan.spec, plan.options.kv_format, plan.max_running, body)
         temperatures = _temperatures(plan, config)
-        return Draft(Drafter(weights, plan.spec, ops, temperatures, experts), context)
+        return Draft(Drafter(weights, plan.spec, ops, temperatures, experts, group), context)
 
     def speculator(self, plan: Plan, options: EngineOptions, owners: Owners) -> Speculator:
         """Return what proposes with this drafter, by stored costs."""

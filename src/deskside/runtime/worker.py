@@ -5,10 +5,8 @@ knows no text. Torch loads only after the process is tied to its parent, so that
 early leaves nothing behind.
 """
 
-import ctypes
+import contextlib
 import logging
-import os
-import signal
 import sys
 import time
 import traceback
@@ -20,6 +18,7 @@ from deskside.config import EngineOptions
 from deskside.core import Request, SamplingParams, SequenceId, StepOutput
 from deskside.errors import ContextLengthError, DesksideError, InputError
 from deskside.machine.binding import bind
+from deskside.runtime.parentage import die_with
 from deskside.wire.messages import (
     Abort,
     Accepted,
@@ -47,7 +46,6 @@ Builder = Callable[[str, EngineOptions, Callable[[int, int], None]], "Runtime"]
 
 log = logging.getLogger("deskside.machine")
 
-PR_SET_PDEATHSIG = 1
 HEARTBEAT = 0.5
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 PROGRESS_EVERY = 0.2
@@ -155,13 +153,6 @@ class Leader:
         )
 
 
-def _die_with(parent: int) -> None:
-    """Ask the kernel to end this process when its parent ends, and end if that happened before."""
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
-        sys.exit(1)
-
-
 def _package_build() -> Builder:
     from deskside.runtime.build import build  # loads torch
 
@@ -198,16 +189,17 @@ def serve_order(build: Builder | None = None) -> int:
         build: makes the runtime; by default the package's own.
     """
     order = Order.model_validate_json(sys.stdin.buffer.readline())
-    _die_with(order.parent)
+    die_with(order.parent)
     logging.basicConfig(format=LOG_FORMAT, level=logging.WARNING)
     with WorkerEnd(order.commands, order.events) as wire:
         try:
             wire.send(Progress(phase="starting"))
             runtime = (build or _package_build())(order.model, order.options, _progress(wire))
-            wire.send(Progress(phase="warm-up"))
-            leader = Leader(runtime, wire)
-            leader.warm_up()
-            leader.run()
+            with contextlib.closing(runtime):
+                wire.send(Progress(phase="warm-up"))
+                leader = Leader(runtime, wire)
+                leader.warm_up()
+                leader.run()
         except DesksideError as error:
             wire.send(Failed(exit_code=error.exit_code, message=str(error)))
             return error.exit_code

@@ -69,6 +69,10 @@ class Rings:
         """Return the ring slot of a sequence that reserved."""
         return self._slots[sequence]
 
+    def held(self, sequence: SequenceId) -> int | None:
+        """Return the ring slot of a sequence, or None where it has none."""
+        return self._slots.get(sequence)
+
     def reserve(self, span: Span) -> None:
         """Give the sequence a slot, and its rows the next place in every staging buffer.
 

@@ -1,0 +1,45 @@
+"""What every rank of this machine did last, where its neighbours can read it after its death.
+
+One small file in the run's folder, mapped by all; a rank writes its own slot and reads the others'.
+"""
+
+import mmap
+import struct
+from pathlib import Path
+
+__all__ = ["Trace"]
+
+SLOT = 512
+HEADER = struct.Struct("<QI")
+"""Calls made, and bytes of the words behind it."""
+
+
+class Trace:
+    """The slots of all ranks."""
+
+    def __init__(self, path: Path, ranks: int) -> None:
+        """Map a trace; the first to come makes the file."""
+        with path.open("ab") as file:
+            file.truncate(SLOT * ranks)
+        with path.open("r+b") as file:
+            self._room = mmap.mmap(file.fileno(), SLOT * ranks)
+
+    def enter(self, rank: int, doing: str) -> None:
+        """Write what a rank is about to do."""
+        words = doing.encode()[: SLOT - HEADER.size]
+        HEADER.pack_into(self._room, rank * SLOT, 0, len(words))
+        start = rank * SLOT + HEADER.size
+        self._room[start : start + len(words)] = words
+
+    def call(self, rank: int, calls: int) -> None:
+        """Write which exchange of it this is; 0 outside of any."""
+        struct.pack_into("<Q", self._room, rank * SLOT, calls)
+
+    def read(self, rank: int) -> str:
+        """Return a rank's last operation in words."""
+        calls, length = HEADER.unpack_from(self._room, rank * SLOT)
+        start = rank * SLOT + HEADER.size
+        words = self._room[start : start + min(length, SLOT - HEADER.size)].decode(errors="replace")
+        if not words:
+            return "starting"
+        return f"{words}, in exchange {calls}" if calls else words

@@ -1,0 +1,120 @@
+"""A rank that follows: it computes its part of every step and decides nothing.
+
+It has the owners of state and the weights' slices that the leader has, and no policies, stop rules
+or controllers. What it is told is what happens.
+"""
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from deskside.core import SequenceId, Span
+from deskside.distributed.group import Group
+from deskside.engine.inputs import BatchBuilder
+from deskside.engine.lead import digest
+from deskside.engine.owners import Owners
+from deskside.engine.speculation import Speculation
+from deskside.errors import CapacityError, RankDisagreementError
+from deskside.model.flash import Flash
+from deskside.state.kv import KvState
+from deskside.wire.ranks import RECORD, Choice, Leave, Word, Work
+
+__all__ = ["Follower"]
+
+R = TypeVar("R", Choice, Word)
+
+
+class Follower:
+    """Steps of one rank, as the leader tells them."""
+
+    def __init__(
+        self,
+        group: Group,
+        model: Flash,
+        state: KvState,
+        owners: Owners,
+        builder: BatchBuilder,
+        speculation: Speculation,
+    ) -> None:
+        self._group = group
+        self._model = model
+        self._state = state
+        self._owners = owners
+        self._builder = builder
+        self._speculation = speculation
+        self._ledger = owners.ledger()
+
+    def run(self) -> None:
+        """Follow until the leader says leave.
+
+        Raises:
+            RankDisagreementError: this rank's state is not the leader's.
+            LostRankError: another rank is gone.
+        """
+        while True:
+            self._group.enter("waiting for work")
+            record = RECORD.validate_json(self._group.tell(None))
+            match record:
+                case Work():
+                    self._step(record)
+                case Leave():
+                    return
+                case _:
+                    raise RankDisagreementError(f"rank {self._group.rank} was told {record.kind}")
+
+    def _step(self, work: Work) -> None:
+        self._group.enter(f"step {work.step}")
+        for sequence in work.gone:
+            self._ledger.release(SequenceId(sequence))
+        for one in work.admitted:
+            self._owners.tokens.admit(SequenceId(one.sequence), one.prompt)
+        spans = [Span(SequenceId(r.sequence), r.start, r.certain, 0, r.samples) for r in work.spans]
+        if digest(work.step, self._owners, spans) != work.digest:
+            raise RankDisagreementError(
+                f"rank {self._group.rank} disagrees with its leader at step {work.step}: "
+                "frontiers, pages or slots differ"
+            )
+        if not spans:
+            return
+        self._speculation.follow(
+            [span for span, rows in zip(spans, work.spans, strict=True) if rows.drafts]
+        )
+        proposals = self._told(Choice).proposals
+        chosen = [
+            Span(s.sequence, s.start, s.certain, len(ids), s.samples)
+            for s, ids in zip(spans, proposals, strict=True)
+        ]
+        try:
+            word = self._run(chosen, proposals)
+        except CapacityError:  # the leader's owners refused too
+            word = self._told(Word)
+            assert word.failed
+        if not word.failed:
+            for span, tokens in zip(chosen, word.tokens, strict=True):
+                self._owners.tokens.emit(span.sequence, tokens)
+
+    def _run(self, spans: Sequence[Span], proposals: Sequence[Sequence[int]]) -> Word:
+        """Reserve, forward and commit as told.
+
+        Raises:
+            CapacityError: an owner has no room for a span; nothing has changed.
+        """
+        with self._ledger.open(spans) as transaction:
+            tokens = self._owners.tokens
+            ids = [
+                token
+                for span, proposed in zip(spans, proposals, strict=True)
+                for token in tokens.rows(span, proposed)
+            ]
+            self._speculation.forward(self._model, self._builder.build(spans, ids), self._state)
+            word = self._told(Word)
+            if not word.failed:
+                transaction.commit(word.kept)
+            return word
+
+    def _told(self, kind: type[R]) -> R:
+        record = RECORD.validate_json(self._group.tell(None))
+        if not isinstance(record, kind):
+            raise RankDisagreementError(
+                f"rank {self._group.rank} waits for a {kind.__name__} and was told {record.kind}"
+            )
+        return record

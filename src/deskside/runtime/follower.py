@@ -1,0 +1,64 @@
+"""A rank's process: comes to the meeting, loads its part, and follows until it may leave.
+
+Torch loads only after the process is tied to its parent.
+"""
+
+import logging
+import sys
+import traceback
+
+from deskside.errors import DesksideError
+from deskside.machine.binding import bind
+from deskside.runtime.followers import FollowOrder
+from deskside.runtime.parentage import die_with
+
+__all__ = ["follow_order", "follow_torchrun"]
+
+log = logging.getLogger("deskside.machine")
+
+LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+def follow_order() -> int:
+    """Read an order from standard input, follow, and return the exit code."""
+    order = FollowOrder.model_validate_json(sys.stdin.buffer.readline())
+    die_with(order.parent)
+    logging.basicConfig(format=LOG_FORMAT, level=logging.WARNING)
+    from deskside.distributed.gloo import GlooGroup, Meeting  # loads torch
+    from deskside.distributed.trace import Trace
+    from deskside.runtime.following import follow
+
+    trace = Trace(order.trace, order.ranks)
+    trace.enter(order.rank, "meeting")
+    try:
+        meeting = Meeting.come(order.host, order.port, order.rank, order.ranks, order.seconds)
+        meeting.gather(lambda _absent: None, trace.read)
+        group = GlooGroup(meeting, trace)
+        follow(group, meeting, bind)
+    except DesksideError as error:
+        trace.enter(order.rank, str(error))
+        log.info("rank %d ends: %s", order.rank, error)
+        return error.exit_code
+    except Exception as fault:  # the top of this process
+        trace.enter(order.rank, f"{type(fault).__name__}: {fault}")
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+def follow_torchrun(seconds: float) -> None:
+    """Come to torchrun's meeting and follow.
+
+    Raises:
+        DesksideError: as `follow`.
+    """
+    from deskside.distributed.gloo import GlooGroup, Meeting  # loads torch
+    from deskside.runtime.following import follow
+
+    meeting = Meeting.torchrun(seconds)
+    meeting.gather(lambda _absent: None)
+    follow(GlooGroup(meeting), meeting, bind)
+
+
+if __name__ == "__main__":
+    sys.exit(follow_order())

@@ -1,0 +1,141 @@
+"""Several processes as one model: how they come together and how they end.
+
+The leader starts the others on this machine, or torchrun has started all. Owns the words for a rank
+that is lost: which one, how it ended and what it last did.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+
+from deskside.checkpoint.loader import Progress
+from deskside.config import EngineOptions, torchrun_place
+from deskside.distributed.gloo import GlooGroup, Meeting
+from deskside.distributed.group import ALONE, LEADER, Group
+from deskside.distributed.trace import Trace
+from deskside.errors import InputError, LostRankError
+from deskside.runtime.folder import RunFolder
+from deskside.runtime.followers import Followers, orders
+from deskside.wire.ranks import RECORD, Setup
+
+__all__ = ["Ensemble", "turn"]
+
+LAST_WORDS = 2.0
+"""Seconds in which the end of a rank shows after its connection broke."""
+EVERY = 0.01
+
+
+@dataclass(slots=True)
+class Ensemble:
+    """The ranks as their leader holds them; closing it leaves no process behind."""
+
+    group: Group = ALONE
+    meeting: Meeting | None = None
+    followers: Followers | None = None
+    trace: Trace | None = None
+    _held: ExitStack = field(default_factory=ExitStack)
+
+    @staticmethod
+    def lead(options: EngineOptions) -> "Ensemble":
+        """Bring the ranks together, started here or by torchrun; one rank needs nobody.
+
+        Raises:
+            InputError: torchrun has started another number of ranks.
+            LostRankError: a rank did not come.
+        """
+        place = torchrun_place()
+        if place is not None:
+            return _by_torchrun(options, place.ranks)
+        return Ensemble() if options.tp == 1 else _by_ourselves(options)
+
+    def setup(self, model: str, options: EngineOptions) -> None:
+        """Tell every rank what to load."""
+        if self.group.ranks > 1:
+            record = Setup(model=model, options=options, patience=options.rank_timeout)
+            self.group.tell(record.model_dump_json().encode())
+
+    def watched(self, progress: Progress | None) -> Progress:
+        """Return a listener to a load that notices a rank's end."""
+
+        def listen(done: int, total: int) -> None:
+            self.check()
+            if progress is not None:
+                progress(done, total)
+
+        return listen
+
+    def check(self) -> None:
+        """Notice a rank that has ended.
+
+        Raises:
+            LostRankError: names it.
+        """
+        if self.followers is not None and self.followers.ended() is not None:
+            raise LostRankError(self.blame())
+
+    def blame(self) -> str:
+        """Say which rank is lost, how, and what it last did."""
+        if self.followers is None or self.trace is None:
+            return "a rank is gone or does not answer"
+        end = time.monotonic() + LAST_WORDS
+        while (fallen := self.followers.fallen()) is None and time.monotonic() < end:
+            time.sleep(EVERY)
+        if fallen is not None:
+            rank, how = fallen
+            return f"rank {rank} {how}; last seen: {self.trace.read(rank)}"
+        seen = (f"rank {r} in {self.trace.read(r)}" for r in range(self.group.ranks))
+        return f"no rank has ended and one does not answer (--rank-timeout): {'; '.join(seen)}"
+
+    def close(self, *, orderly: bool) -> None:
+        """End the other ranks: they leave by themselves if told so, or are killed at once."""
+        if self.followers is not None:
+            if orderly:
+                self.followers.end()
+            else:
+                self.followers.kill()
+        self._held.close()
+
+
+def _by_ourselves(options: EngineOptions) -> Ensemble:
+    with ExitStack() as held:
+        folder = held.enter_context(RunFolder.create())
+        path = folder.path / "trace"
+        trace = Trace(path, options.tp)
+        trace.enter(LEADER, "meeting")
+        meeting, port = Meeting.lead(options.tp, options.rendezvous_timeout)
+        listed = orders(options.tp, meeting.host, port, options.rendezvous_timeout, path)
+        followers = Followers.start(listed)
+        ensemble = Ensemble(ALONE, meeting, followers, trace)
+        held.callback(followers.kill)
+        meeting.gather(lambda _absent: ensemble.check(), trace.read)
+        ensemble.group = GlooGroup(meeting, trace, ensemble.blame)
+        ensemble._held = held.pop_all()
+    return ensemble
+
+
+def _by_torchrun(options: EngineOptions, ranks: int) -> Ensemble:
+    if ranks != options.tp:
+        raise InputError(f"torchrun has started {ranks} ranks: use --tp {ranks}, not {options.tp}")
+    meeting = Meeting.torchrun(options.rendezvous_timeout)
+    meeting.gather(lambda _absent: None)
+    return Ensemble(GlooGroup(meeting) if ranks > 1 else ALONE, meeting)
+
+
+def told_setup(group: Group) -> Setup:
+    """Return what the leader wants loaded."""
+    record = RECORD.validate_json(group.tell(None))
+    assert isinstance(record, Setup)
+    return record
+
+
+@contextmanager
+def turn(meeting: Meeting | None, *, serial: bool) -> Iterator[None]:
+    """Wait for the rank before this one to have loaded, where ranks load one by one."""
+    if meeting is None or not serial:
+        yield
+        return
+    if meeting.rank != LEADER:
+        meeting.wait(f"rank {meeting.rank - 1} has loaded")
+    yield
+    meeting.mark(f"rank {meeting.rank} has loaded")
