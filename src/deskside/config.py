@@ -74,24 +74,6 @@ class ModelOptions:
 class EngineOptions:
     """How a checkpoint is loaded and run."""
 
-    tp: int = field(
-        default=1,
-        metadata=_doc(
-            "Processes that share the model, each with its slices of the weights: 1, 2, 4 or 8."
-        ),
-    )
-    load_order: LoadOrder = field(
-        default="parallel",
-        metadata=_doc("Whether these processes read the checkpoint together or one by one."),
-    )
-    rendezvous_timeout: float = field(
-        default=1800.0,
-        metadata=_doc("Seconds in which all of them must have come and loaded."),
-    )
-    rank_timeout: float = field(
-        default=120.0,
-        metadata=_doc("Seconds after which one that does not answer in a step counts as lost."),
-    )
     threads: int | Auto = field(
         default="auto",
         metadata=_doc(
@@ -135,6 +117,24 @@ class EngineOptions:
     expert_slots: int | Auto = field(
         default="auto",
         metadata=_doc("Experts of all layers that hybrid and fetch hold on the device."),
+    )
+    tp: int = field(
+        default=1,
+        metadata=_doc(
+            "Processes that share the model, each with its slices of the weights: 1, 2, 4 or 8."
+        ),
+    )
+    load_order: LoadOrder = field(
+        default="parallel",
+        metadata=_doc("Whether these processes read the checkpoint together or one by one."),
+    )
+    rendezvous_timeout: float = field(
+        default=1800.0,
+        metadata=_doc("Seconds in which all of them must have come and loaded."),
+    )
+    rank_timeout: float = field(
+        default=120.0,
+        metadata=_doc("Seconds after which one that does not answer in a step counts as lost."),
     )
     prefill_chunk: int = field(
         default=2048, metadata=_doc("Most prompt tokens of one request in one step.")

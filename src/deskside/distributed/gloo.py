@@ -226,8 +226,8 @@ def _length(record: bytes) -> bytes:
 
 
 def _line(error: RuntimeError) -> str:
-    """Return what torch says, without where in its source."""
-    return " ".join(str(error).split("]", 1)[-1].split())[:200]
+    """Return the first sentence of what torch says, without where in its source."""
+    return " ".join(str(error).split("] ", 1)[-1].split()).split(". ")[0][:200]
 
 
 def _own_address(host: str, port: int) -> str:

@@ -80,6 +80,7 @@ class Leader:
             if not self.runtime.scheduler.idle:
                 self._send_step()
             elif idle:
+                self.runtime.ensemble.check()
                 self.wire.send(Alive(gauges=self._gauges()))
 
     def _obey(self, command: Command) -> None:
