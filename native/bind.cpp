@@ -6,6 +6,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <cstring>
 #include <stdexcept>
 #include <string>
 
@@ -27,9 +28,57 @@ T* at(Address address) {
 
 void linear(int kind, Address x, int rows, int inner, std::ptrdiff_t x_stride, Address codes,
             Address scales, int columns, int leaves, Address out, std::ptrdiff_t out_stride) {
-    kernels().linear({static_cast<Kind>(kind), at<const float>(x), rows, inner, x_stride,
-                      at<const std::uint8_t>(codes), at<const std::uint8_t>(scales), columns,
-                      leaves, at<float>(out), out_stride});
+    const LinearPart part = {static_cast<Kind>(kind),
+                             at<const std::uint8_t>(codes),
+                             at<const std::uint8_t>(scales),
+                             columns,
+                             at<const float>(x),
+                             at<float>(out),
+                             out_stride};
+    kernels().linear({rows, inner, x_stride, leaves, &part, 1});
+}
+
+// The matrices of ops/linear.py's Bundle: four numbers each, the kind, two addresses, the columns.
+constexpr int kMostMatrices = 16;
+
+LinearPart matrix(Address table, int i) {
+    const std::int64_t* const numbers = at<const std::int64_t>(table) + 4 * i;
+    return {static_cast<Kind>(numbers[0]),
+            at<const std::uint8_t>(static_cast<Address>(numbers[1])),
+            at<const std::uint8_t>(static_cast<Address>(numbers[2])),
+            static_cast<int>(numbers[3]),
+            nullptr,
+            nullptr,
+            0};
+}
+
+// All matrices times the same rows, each into its own place.
+void linears(Address x, int rows, int inner, std::ptrdiff_t x_stride, Address table,
+             const std::vector<Address>& outs) {
+    LinearPart parts[kMostMatrices];
+    const int count = static_cast<int>(outs.size());
+    for (int i = 0; i < count; ++i) {
+        parts[i] = matrix(table, i);
+        parts[i].x = at<const float>(x);
+        parts[i].out = at<float>(outs[i]);
+        parts[i].out_stride = parts[i].columns;
+    }
+    kernels().linear({rows, inner, x_stride, 1, parts, count});
+}
+
+// Matrix i times the i-th `inner` columns of the rows; products side by side.
+void grouped_linear(Address x, int rows, int inner, std::ptrdiff_t x_stride, Address table,
+                    int count, Address out, std::ptrdiff_t out_stride) {
+    LinearPart parts[kMostMatrices];
+    std::ptrdiff_t column = 0;
+    for (int i = 0; i < count; ++i) {
+        parts[i] = matrix(table, i);
+        parts[i].x = at<const float>(x) + static_cast<std::ptrdiff_t>(i) * inner;
+        parts[i].out = at<float>(out) + column;
+        parts[i].out_stride = out_stride;
+        column += parts[i].columns;
+    }
+    kernels().linear({rows, inner, x_stride, 1, parts, count});
 }
 
 using Bytes = const std::uint8_t;
@@ -166,6 +215,29 @@ void recode_rows(Address floats, Address bytes, int rows, int width, int still) 
     (kernels().*codec)({at<float>(floats), at<std::uint8_t>(bytes), rows, width, still});
 }
 
+// Blocks of `length` stored rows of `size` bytes by their numbers, then rows behind them, as
+// floats.
+template <void (*Kernels::*codec)(const RowsCall&)>
+void read_rows(Address floats, Address blocks, Address numbers, int count, int length,
+               std::ptrdiff_t size, Address behind, int rows, int width, int still) {
+    float* out = at<float>(floats);
+    for (int i = 0; i < count; ++i, out += static_cast<std::ptrdiff_t>(length) * width) {
+        std::uint8_t* const block = at<std::uint8_t>(blocks) + at<Ids>(numbers)[i] * length * size;
+        (kernels().*codec)({out, block, length, width, still});
+    }
+    (kernels().*codec)({out, at<std::uint8_t>(behind), rows, width, still});
+}
+
+// The same of rows that are stored as they are.
+void read_blocks(Address out, Address blocks, Address numbers, int count, int length,
+                 std::ptrdiff_t size, Address behind, int rows) {
+    auto* to = at<std::uint8_t>(out);
+    const std::ptrdiff_t bytes = length * size;
+    for (int i = 0; i < count; ++i, to += bytes)
+        std::memcpy(to, at<Bytes>(blocks) + at<Ids>(numbers)[i] * bytes, bytes);
+    if (rows > 0) std::memcpy(to, at<Bytes>(behind), rows * size);
+}
+
 void hadamard(Address x, int rows, int width, float scale, Address out) {
     kernels().hadamard({at<Floats>(x), rows, width, scale, at<float>(out)});
 }
@@ -221,6 +293,9 @@ NB_MODULE(_native, module) {
     module.def("release_tier", release_tier, "Use the widest tier again.");
     bind_pool(module);
     module.def("linear", linear, free);
+    module.def("linears", linears, free);
+    module.def("grouped_linear", grouped_linear, free);
+    module.attr("MOST_MATRICES") = kMostMatrices;
     module.def("moe", moe, free);
     module.def("expert_sums", expert_sums, free);
     module.def("finish_experts", finish_experts, free);
@@ -239,6 +314,9 @@ NB_MODULE(_native, module) {
     module.def("decode_fp8_rows", recode_rows<&Kernels::decode_fp8_rows>, free);
     module.def("encode_mxfp4_rows", recode_rows<&Kernels::encode_mxfp4_rows>, free);
     module.def("decode_mxfp4_rows", recode_rows<&Kernels::decode_mxfp4_rows>, free);
+    module.def("read_fp8_blocks", read_rows<&Kernels::decode_fp8_rows>, free);
+    module.def("read_mxfp4_blocks", read_rows<&Kernels::decode_mxfp4_rows>, free);
+    module.def("read_blocks", read_blocks, free);
     module.def("hadamard", hadamard, free);
     module.def("read", read_bytes, free);
 

@@ -14,18 +14,24 @@ enum class Kind : int { kF32 = 0, kBf16 = 1, kFp8 = 2, kMxfp4 = 3 };
 // out[r, n] = sum over k of x[r, k] * w[n, k]. K falls into `leaves` equal leaves; lane l of 16
 // sums k = l mod 16 of a leaf, ascending, fused; then the lanes' tree, then the leaves' pairwise
 // tree.
-struct LinearCall {
+struct LinearPart {
     Kind kind;
-    const float* x;
-    int rows;
-    int inner;
-    std::ptrdiff_t x_stride;
     const std::uint8_t* codes;
     const std::uint8_t* scales;
     int columns;
-    int leaves;
+    const float* x;
     float* out;
     std::ptrdiff_t out_stride;
+};
+
+// One or more matrices of one inner size: their tasks are shared out together.
+struct LinearCall {
+    int rows;
+    int inner;
+    std::ptrdiff_t x_stride;
+    int leaves;
+    const LinearPart* parts;
+    int count;
 };
 
 // An MXFP4 matrix for each expert: codes [experts, rows, columns / 2], scales [.., columns / 32].

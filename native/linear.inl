@@ -17,37 +17,52 @@ int task_columns(const LinearCall& call) {
            ceil_div(kWorth, static_cast<std::ptrdiff_t>(call.inner) * kStripColumns);
 }
 
+// Rows [begin, begin + rows) times columns [n, n + columns) of a part.
 template <class Weights>
-void linear_with(const Weights& w, const LinearCall& call) {
-    const int step = task_columns(call);
-    const int column_blocks = ceil_div(call.columns, step);
-    const int row_blocks = ceil_div(call.rows, kRowBlock);
-    const double worth = static_cast<double>(call.rows) * call.columns * call.inner;
-    pool::loop(column_blocks * row_blocks, worth, [&](int block) {
-        const int n = block / row_blocks * step;
-        const int columns = call.columns - n < step ? call.columns - n : step;
-        const int begin = block % row_blocks * kRowBlock;
-        const int rows = call.rows - begin < kRowBlock ? call.rows - begin : kRowBlock;
-        const float* x[kRowBlock];
-        for (int r = 0; r < rows; ++r) x[r] = call.x + (begin + r) * call.x_stride;
-        product(w, n, columns, x, rows, call.inner, call.leaves,
-                call.out + begin * call.out_stride + n, call.out_stride);
-    });
+void linear_block(const Weights& w, const LinearCall& call, const LinearPart& part, int n,
+                  int columns, int begin, int rows) {
+    const float* x[kRowBlock];
+    for (int r = 0; r < rows; ++r) x[r] = part.x + (begin + r) * call.x_stride;
+    product(w, n, columns, x, rows, call.inner, call.leaves, part.out + begin * part.out_stride + n,
+            part.out_stride);
+}
+
+void linear_block(const LinearCall& call, const LinearPart& part, int n, int columns, int begin,
+                  int rows) {
+    const std::ptrdiff_t inner = call.inner;
+    const auto with = [&](const auto& w) { linear_block(w, call, part, n, columns, begin, rows); };
+    switch (part.kind) {
+        case Kind::kF32:
+            return with(F32Weights{reinterpret_cast<const float*>(part.codes), inner});
+        case Kind::kBf16:
+            return with(Bf16Weights{part.codes, inner});
+        case Kind::kFp8:
+            return with(Fp8Weights{part.codes, part.scales, inner, ceil_div(inner, 128)});
+        case Kind::kMxfp4:
+            return with(Mxfp4Weights{part.codes, part.scales, inner / 2, inner / 32});
+    }
 }
 
 void linear(const LinearCall& call) {
-    const std::ptrdiff_t inner = call.inner;
-    switch (call.kind) {
-        case Kind::kF32:
-            return linear_with(F32Weights{reinterpret_cast<const float*>(call.codes), inner}, call);
-        case Kind::kBf16:
-            return linear_with(Bf16Weights{call.codes, inner}, call);
-        case Kind::kFp8:
-            return linear_with(Fp8Weights{call.codes, call.scales, inner, ceil_div(inner, 128)},
-                               call);
-        case Kind::kMxfp4:
-            return linear_with(Mxfp4Weights{call.codes, call.scales, inner / 2, inner / 32}, call);
+    const int step = task_columns(call);
+    const int row_blocks = ceil_div(call.rows, kRowBlock);
+    const auto blocks = [&](const LinearPart& part) {
+        return ceil_div(part.columns, step) * row_blocks;
+    };
+    int total = 0;
+    double columns = 0;
+    for (int i = 0; i < call.count; ++i) {
+        total += blocks(call.parts[i]);
+        columns += call.parts[i].columns;
     }
+    pool::loop(total, columns * call.rows * call.inner, [&](int block) {
+        const LinearPart* part = call.parts;
+        for (; block >= blocks(*part); ++part) block -= blocks(*part);
+        const int n = block / row_blocks * step;
+        const int begin = block % row_blocks * kRowBlock;
+        linear_block(call, *part, n, part->columns - n < step ? part->columns - n : step, begin,
+                     call.rows - begin < kRowBlock ? call.rows - begin : kRowBlock);
+    });
 }
 
 }  // namespace

@@ -61,6 +61,27 @@ def test_every_code_decodes_as_defined(tier: str):
     assert compiled(keys).decode(stored).equal(keys.decode(stored))
 
 
-def test_a_format_without_bytes_stays_as_it_is():
+@pytest.mark.parametrize("plain", [*FORMATS, Float32Rows(24)], ids=str)
+@pytest.mark.parametrize("behind", [0, 1, 6])
+def test_blocks_are_read_as_defined(plain: RowFormat, behind: int):
+    dim = plain.nope + plain.rope if isinstance(plain, Fp8Rows) else plain.dim
+    stored = plain.encode(rows_of(dim)[:120])
+    blocks, rows = stored[:96].view(12, 8, plain.width), stored[100 : 100 + behind]
+    fast = compiled(plain)
+    for numbers in ([7], [3, 0, 11, 3], []):
+        ids = torch.tensor(numbers, dtype=torch.int64)
+        expected = plain.decode(torch.cat([*(blocks[n] for n in numbers), rows]))
+        assert plain.read(blocks, ids, rows).equal(expected)
+        assert fast.read(blocks, ids, rows).equal(expected)
+        assert fast.read(blocks[1:], ids[:1] * 0, rows).equal(
+            plain.decode(torch.cat([*(blocks[1] for _ in ids[:1]), rows]))
+        )
+
+
+def test_floats_stay_as_they_are():
     plain = Float32Rows(16)
-    assert compiled(plain) is plain
+    rows = rows_of(16)
+    fast = compiled(plain)
+    assert (fast.width, fast.dtype) == (plain.width, plain.dtype)
+    assert fast.encode(rows) is rows
+    assert fast.decode(rows) is rows

@@ -9,6 +9,7 @@ from torch import Tensor
 from deskside.formats import mxfp4
 from deskside.formats.packed import Packed
 from deskside.ops.integer_moe import windows_of
+from deskside.ops.linear import Bundle
 from deskside.ops.opset import OpSet
 from deskside.ops.reference import in_reference, rounded
 from tests.ops.test_registry import NATIVE, PLAIN, eight, floats, mx
@@ -52,14 +53,16 @@ def test_what_is_not_finite_becomes_nan_and_stays_alone() -> None:
 @pytest.mark.parametrize("ops", [PLAIN_REFERENCE, NATIVE_REFERENCE], ids=["plain", "native"])
 def test_only_quantized_weights_round_their_inputs(ops: OpSet) -> None:
     x, dense = floats(5, 384), floats(64, 384, seed=2)
-    assert ops.linear(x, dense).equal(ops.whole_linear(x, dense, 1))
+    assert ops.linear(x, dense).equal(ops.grouped_linear(x, Bundle((dense,))))
     for weight in (eight(64, 384, seed=3), mx(64, 384, seed=3)):
         wanted = rounded(x).double() @ weight.decode().double().T
         torch.testing.assert_close(ops.linear(x, weight).double(), wanted, rtol=1e-5, atol=1e-5)
         unrounded = x.double() @ weight.decode().double().T
-        torch.testing.assert_close(
-            ops.whole_linear(x, weight).double(), unrounded, rtol=1e-5, atol=1e-5
-        )
+        bundle = Bundle((dense, weight))
+        assert ops.linears(x, bundle)[0].equal(ops.linear(x, dense))
+        assert ops.linears(x, bundle)[1].equal(ops.linear(x, weight))
+        whole = ops.grouped_linear(x, Bundle((weight,)))
+        torch.testing.assert_close(whole.double(), unrounded, rtol=1e-5, atol=1e-5)
         assert (wanted - unrounded).abs().max() > 1e-3
 
 

@@ -11,6 +11,7 @@ from deskside.formats import fp8, mxfp4
 from deskside.formats.packed import Format, Packed
 from deskside.kernels import _native, native
 from deskside.ops.integer_moe import windows_of
+from deskside.ops.linear import Bundle
 from deskside.ops.opset import OpSet
 
 HEADS, WIDTH, KEYS, STREAMS, HIDDEN, INNER = 8, 128, 150, 4, 384, 512
@@ -73,7 +74,8 @@ def samples(rows: int) -> dict[str, list[tuple[tuple[Any, ...], tuple[int, ...]]
     ]
     return {
         "linear": [((x, weight, leaves), (0,)) for weight in weights for leaves in (1, 3)],
-        "whole_linear": [((x, weights[2]), (0,))],
+        "linears": [((x, Bundle(tuple(weights))), (0,)), ((x, Bundle((weights[2],))), (0,))],
+        "grouped_linear": [((torch.cat((x, -x, x), dim=1), Bundle(tuple(weights[1:4]))), (0,))],
         "rms_norm": [
             ((floats(rows, 2, WIDTH), None, 1e-6), (0,)),
             ((x, floats(HIDDEN, seed=2).bfloat16(), 1e-6), (0,)),

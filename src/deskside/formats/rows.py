@@ -13,7 +13,7 @@ from torch.nn.functional import pad
 
 from deskside.formats import e8m0, mxfp4
 
-__all__ = ["Float32Rows", "Fp8Rows", "Mxfp4Rows", "RowFormat"]
+__all__ = ["Float32Rows", "Fp8Rows", "Mxfp4Rows", "RowFormat", "joined"]
 
 FP8_BLOCK = 64
 FP8_LARGEST = 448.0
@@ -42,6 +42,24 @@ class RowFormat(Protocol):
         """Read stored rows [n, width] back as float32 [n, dim]."""
         ...
 
+    def read(self, blocks: Tensor, numbers: Tensor, behind: Tensor) -> Tensor:
+        """Read blocks of stored rows by their numbers, then further rows behind them.
+
+        Args:
+            blocks: [blocks, length, width] as stored.
+            numbers: [n] int64 of the blocks to read.
+            behind: [rows, width] as stored; may be none.
+
+        Returns:
+            [n * length + rows, dim] float32.
+        """
+        ...
+
+
+def joined(blocks: Tensor, numbers: Tensor, behind: Tensor) -> Tensor:
+    """Return the stored rows [n * length + rows, width] that `RowFormat.read` decodes."""
+    return torch.cat((blocks.index_select(0, numbers).flatten(0, 1), behind))
+
 
 @dataclass(frozen=True, slots=True)
 class Float32Rows:
@@ -66,6 +84,10 @@ class Float32Rows:
     def decode(self, stored: Tensor) -> Tensor:
         """Return the rows themselves."""
         return stored
+
+    def read(self, blocks: Tensor, numbers: Tensor, behind: Tensor) -> Tensor:
+        """Read blocks [blocks, length, width] by number, then rows behind them."""
+        return self.decode(joined(blocks, numbers, behind))
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +134,10 @@ class Fp8Rows:
         tail = stored[:, self._tail :].contiguous().view(torch.bfloat16).float()
         return torch.cat((blocks.flatten(1), tail), dim=1)
 
+    def read(self, blocks: Tensor, numbers: Tensor, behind: Tensor) -> Tensor:
+        """Read blocks [blocks, length, width] by number, then rows behind them."""
+        return self.decode(joined(blocks, numbers, behind))
+
 
 @dataclass(frozen=True, slots=True)
 class Mxfp4Rows:
@@ -139,3 +165,7 @@ class Mxfp4Rows:
         """Read bytes back as float32 rows [n, dim]."""
         half = self.dim // 2
         return mxfp4.decode(stored[:, :half].contiguous(), stored[:, half:].contiguous())
+
+    def read(self, blocks: Tensor, numbers: Tensor, behind: Tensor) -> Tensor:
+        """Read blocks [blocks, length, width] by number, then rows behind them."""
+        return self.decode(joined(blocks, numbers, behind))

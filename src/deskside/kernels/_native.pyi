@@ -1,3 +1,5 @@
+MOST_MATRICES: int
+
 def tiers() -> list[str]: ...
 def tier() -> str: ...
 def prefers_integers() -> bool: ...
@@ -22,6 +24,20 @@ def linear(
     scales: int,
     columns: int,
     leaves: int,
+    out: int,
+    out_stride: int,
+    /,
+) -> None: ...
+def linears(
+    x: int, rows: int, inner: int, x_stride: int, table: int, outs: list[int], /
+) -> None: ...
+def grouped_linear(
+    x: int,
+    rows: int,
+    inner: int,
+    x_stride: int,
+    table: int,
+    count: int,
     out: int,
     out_stride: int,
     /,
@@ -182,3 +198,40 @@ def decode_fp8_rows(floats: int, stored: int, rows: int, width: int, still: int,
 def encode_mxfp4_rows(floats: int, stored: int, rows: int, width: int, still: int, /) -> None: ...
 def decode_mxfp4_rows(floats: int, stored: int, rows: int, width: int, still: int, /) -> None: ...
 def hadamard(x: int, rows: int, width: int, scale: float, out: int, /) -> None: ...
+def read_fp8_blocks(
+    floats: int,
+    blocks: int,
+    numbers: int,
+    count: int,
+    length: int,
+    size: int,
+    behind: int,
+    rows: int,
+    width: int,
+    still: int,
+    /,
+) -> None: ...
+def read_mxfp4_blocks(
+    floats: int,
+    blocks: int,
+    numbers: int,
+    count: int,
+    length: int,
+    size: int,
+    behind: int,
+    rows: int,
+    width: int,
+    still: int,
+    /,
+) -> None: ...
+def read_blocks(
+    floats: int,
+    blocks: int,
+    numbers: int,
+    count: int,
+    length: int,
+    size: int,
+    behind: int,
+    rows: int,
+    /,
+) -> None: ...

@@ -8,7 +8,9 @@ __all__ = ["floats", "integers"]
 
 def floats(tensor: Tensor) -> int:
     """Return the address of a contiguous float32 tensor."""
-    return integers(tensor, torch.float32)
+    assert tensor.dtype is torch.float32
+    assert tensor.is_contiguous()
+    return tensor.data_ptr()
 
 
 def integers(tensor: Tensor, dtype: torch.dtype) -> int:

@@ -3,46 +3,41 @@
 import torch
 from torch import Tensor
 
-from deskside.formats.packed import Format, Packed
+from deskside.formats.packed import Packed
 from deskside.kernels import _native
 from deskside.kernels.addresses import floats, integers
+from deskside.ops.linear import BF16, F32, FP8, Bundle, Weight, kind_of
 
-__all__ = ["linear", "rms_norm"]
+__all__ = ["grouped_linear", "linear", "linears", "rms_norm"]
 
-_F32, _BF16, _FP8, _MXFP4 = range(4)
 _MAX_LEAVES = 64
+_UNIT, _BLOCK = 32, 128
 
 
-def linear(x: Tensor, weight: Tensor | Packed, leaves: int = 1) -> Tensor:
+def linear(x: Tensor, weight: Weight, leaves: int = 1) -> Tensor:
     """Multiply rows by a stored weight; see `ops.linear.linear`.
 
     `x` is [rows, in] float32 whose rows may lie apart; the weight is contiguous.
     """
-    assert x.dtype is torch.float32
     rows, inner = x.shape
-    x_stride, step = x.stride()
-    assert step == 1
-    if isinstance(weight, Tensor):
-        assert weight.is_contiguous()
-        kind = _F32 if weight.dtype is torch.float32 else _BF16
-        assert kind == _F32 or weight.dtype is torch.bfloat16
+    kind = kind_of(weight)
+    if isinstance(weight, Packed):
+        columns, width = weight.rows, weight.columns
+        codes, scales = weight.codes.data_ptr(), weight.scales.data_ptr()
+    else:
         columns, width = weight.shape
         codes, scales = weight.data_ptr(), 0
-        assert inner % leaves == 0
-    else:
-        kind, columns, width, codes, scales = _packed(weight)
-        assert inner % leaves == 0
-        leaf = inner // leaves
-        assert leaves == 1 or leaf % 32 == 0 or (kind == _FP8 and 128 % leaf == 0)
     assert width == inner
     assert 1 <= leaves <= _MAX_LEAVES
-    out = torch.empty((rows, columns))
+    assert leaves == 1 or _cuts(kind, inner, leaves)
+    out = torch.empty(rows, columns)
+    address, stride = _places(x)
     _native.linear(
         kind,
-        x.data_ptr(),
+        address,
         rows,
         inner,
-        x_stride,
+        stride,
         codes,
         scales,
         columns,
@@ -53,14 +48,54 @@ def linear(x: Tensor, weight: Tensor | Packed, leaves: int = 1) -> Tensor:
     return out
 
 
-def _packed(weight: Packed) -> tuple[int, int, int, int, int]:
-    codes, scales = weight.codes, weight.scales
-    assert codes.is_contiguous()
-    assert scales.is_contiguous()
-    columns, width = codes.shape
-    if weight.format is Format.MXFP4:
-        return _MXFP4, columns, 2 * width, codes.data_ptr(), scales.data_ptr()
-    return _FP8, columns, width, codes.data_ptr(), scales.data_ptr()
+def linears(x: Tensor, bundle: Bundle) -> tuple[Tensor, ...]:
+    """Multiply rows by every matrix of a bundle; see `ops.linear.linears`."""
+    rows = x.shape[0]
+    assert x.shape[1] == bundle.inner
+    assert len(bundle.columns) <= _native.MOST_MATRICES
+    outs = [torch.empty(rows, columns) for columns in bundle.columns]
+    address, stride = _places(x)
+    places = [out.data_ptr() for out in outs]
+    _native.linears(address, rows, bundle.inner, stride, bundle.address, places)
+    return tuple(outs)
+
+
+def grouped_linear(x: Tensor, bundle: Bundle) -> Tensor:
+    """Multiply groups of columns by their matrices; see `ops.linear.grouped_linear`."""
+    rows, width = x.shape
+    groups = len(bundle.columns)
+    assert width == groups * bundle.inner
+    assert groups <= _native.MOST_MATRICES
+    total = sum(bundle.columns)
+    out = torch.empty(rows, total)
+    address, stride = _places(x)
+    _native.grouped_linear(
+        address,
+        rows,
+        bundle.inner,
+        stride,
+        bundle.address,
+        groups,
+        out.data_ptr(),
+        total,
+    )
+    return out
+
+
+def _places(x: Tensor) -> tuple[int, int]:
+    """Return the address of rows that may lie apart, and how far."""
+    assert x.dtype is torch.float32
+    stride, step = x.stride()
+    assert step == 1
+    return x.data_ptr(), stride
+
+
+def _cuts(kind: int, inner: int, leaves: int) -> bool:
+    """Whether leaves end where a unit of the stored format ends."""
+    leaf = inner // leaves
+    if kind in (F32, BF16):
+        return inner % leaves == 0
+    return inner % leaves == 0 and (leaf % _UNIT == 0 or (kind == FP8 and _BLOCK % leaf == 0))
 
 
 def rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:

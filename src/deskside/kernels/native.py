@@ -15,7 +15,7 @@ from deskside.kernels.attend import attend, pool
 from deskside.kernels.experts import expert_sums, finish_experts, moe
 from deskside.kernels.hyper import hyper_head, hyper_post, hyper_pre
 from deskside.kernels.index import hadamard, index_scores, select
-from deskside.kernels.linear import linear, rms_norm
+from deskside.kernels.linear import grouped_linear, linear, linears, rms_norm
 from deskside.kernels.rotary import rope
 from deskside.kernels.route import route, route_hashed, swiglu
 
@@ -24,12 +24,14 @@ __all__ = [
     "bodies",
     "expert_sums",
     "finish_experts",
+    "grouped_linear",
     "hadamard",
     "hyper_head",
     "hyper_post",
     "hyper_pre",
     "index_scores",
     "linear",
+    "linears",
     "moe",
     "pool",
     "read",
@@ -60,7 +62,8 @@ def bodies() -> Mapping[str, Callable[..., Any]]:
     """Return the body of each operation that is compiled, by the operation's name."""
     return {
         "linear": linear,
-        "whole_linear": linear,
+        "linears": linears,
+        "grouped_linear": grouped_linear,
         "hadamard": hadamard,
         "rms_norm": rms_norm,
         "rope": rope,

@@ -28,11 +28,14 @@ class Compressor:
         self._eps = parts.spec.norm_eps
         self._ops = parts.ops
 
-    def forward(self, x: Tensor, batch: Batch, carry: Ring) -> tuple[Tensor, Emissions] | None:
+    def forward(
+        self, values: Tensor, scores: Tensor, batch: Batch, carry: Ring
+    ) -> tuple[Tensor, Emissions] | None:
         """Add rows to the carry and pool the entries that become complete.
 
         Args:
-            x: [rows, hidden] float32.
+            values: [rows, width] float32, the rows' product with `wkv`.
+            scores: [rows, width] float32, with `wgate`.
             batch: the rows.
             carry: this compressor's ring of raw rows.
 
@@ -40,8 +43,7 @@ class Compressor:
             Normed entries [entries, width] float32, before rotation, and where they go; None when
             no entry became complete.
         """
-        values = self._ops.linear(x, self.wkv)
-        scores = self._ops.linear(x, self.wgate) + self.ape[batch.positions % self.ratio]
+        scores = scores + self.ape[batch.positions % self.ratio]
         raw = carry.extend(
             torch.cat((values, scores), dim=1), batch.slots, batch.stage[carry.length]
         )

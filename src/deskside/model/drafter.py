@@ -20,7 +20,7 @@ from deskside.model.draft_inputs import Anchor, draft_batch
 from deskside.model.parallel import Ranks
 from deskside.model.parts import Parts
 from deskside.model.rotary import Rotary
-from deskside.ops.linear import Weight
+from deskside.ops.linear import Bundle, Weight
 from deskside.ops.opset import OpSet
 from deskside.spec import ModelSpec
 from deskside.speculate.proposal import Proposer
@@ -47,10 +47,8 @@ class Features:
         """Look at the output streams [rows, S, hidden] of a layer."""
         if layer in self._layers:
             # One stream after the other: a sum whose order no number of rows can change.
-            total = streams[self._rows, 0]
-            for stream in range(1, streams.shape[1]):
-                total = total + streams[self._rows, stream]
-            self._means[layer] = total / streams.shape[1]
+            first, *others = streams.index_select(0, self._rows).unbind(1)
+            self._means[layer] = sum(others, start=first) / streams.shape[1]
 
     def joined(self) -> Tensor:
         """Return [n, targets * hidden] float32, after the forward."""
@@ -121,6 +119,7 @@ class Drafter:
         self.mtp = [Block(stage, ratio=0, hashed=False) for stage in stages]
         self.main_proj = first.matrix("main_proj.weight")
         self.main_norm = first.tensor("main_norm.weight")
+        self._context = Bundle(tuple(stage.attn.wkv for stage in self.mtp))
         self.final = Head(last)
         self.markov_head = MarkovHead(last.below("markov_head"))
         self.confidence_head = last.below("confidence_head").matrix("proj.weight")
@@ -149,7 +148,8 @@ class Drafter:
         table = self._rotary.rows(batch.positions[batch.stage[self._spec.window]])
         x = self._ops.linear(features, self.main_proj)
         x = self._ops.rms_norm(x, self.main_norm, self._spec.norm_eps)
-        return [stage.attn.keys(x, table) for stage in self.mtp]
+        products = self._ops.linears(x, self._context)
+        return [stage.attn.keys(kv, table) for stage, kv in zip(self.mtp, products, strict=True)]
 
     def draft(
         self, anchors: Sequence[Anchor], proposers: Sequence[Proposer], context: DraftContext
@@ -193,7 +193,7 @@ class Drafter:
 
     def _streams(self, batch: Batch, context: DraftContext) -> Tensor:
         """Run the blocks through all stages: [rows, S, hidden]."""
-        tables = self._rotary.tables(batch)
+        tables = self._rotary.plain(batch)
         embedded = self._ranks.lookup(self.embed, batch.ids)
         streams = embedded.unsqueeze(1).repeat(1, self._spec.streams, 1)
         for stage, ring in zip(self.mtp, context.stages, strict=True):

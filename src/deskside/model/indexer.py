@@ -1,5 +1,7 @@
 """The lightning indexer: which compressed entries a row of a ratio-4 layer attends to."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -30,6 +32,7 @@ class Indexer:
         self,
         x: Tensor,
         query: Tensor,
+        raw: Sequence[Tensor],
         table: Tensor,
         entry_table: Tensor | None,
         batch: Batch,
@@ -40,6 +43,7 @@ class Indexer:
         Args:
             x: [rows, hidden] float32, the attention's input.
             query: [rows, q_lora] float32, the attention's low-rank query.
+            raw: values and scores of the rows for this compressor.
             table: rotary table of the rows.
             entry_table: rotary table of the entries that become complete, if any.
             batch: the rows.
@@ -50,7 +54,7 @@ class Indexer:
         """
         assert state.index_carry is not None
         assert state.index_keys is not None
-        pooled = self.compressor.forward(x, batch, state.index_carry)
+        pooled = self.compressor.forward(raw[0], raw[1], batch, state.index_carry)
         if pooled is not None and entry_table is not None:
             keys, emissions = pooled
             keys = self._prepared(self._ops.rope(keys, entry_table), state.index_keys)

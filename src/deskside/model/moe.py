@@ -6,6 +6,7 @@ from deskside.batch import Batch
 from deskside.experts.service import ExpertLayer
 from deskside.model.parts import Parts, leaves_of
 from deskside.ops.integer_moe import windows_of
+from deskside.ops.linear import Bundle
 
 __all__ = ["MoE"]
 
@@ -21,11 +22,10 @@ class Expert:
         self._leaves = parts.ranks.share(leaves_of(parts.spec.intermediate))
         self._ops = parts.ops
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Run rows [rows, hidden] through the expert: this rank's part of the sum."""
-        ops = self._ops
-        hidden = ops.swiglu(ops.linear(x, self.w1), ops.linear(x, self.w3), self._limit)
-        return ops.linear(hidden, self.w2, self._leaves)
+    def forward(self, gate: Tensor, up: Tensor) -> Tensor:
+        """Return this rank's part of [rows, hidden] for rows multiplied with `w1` and `w3`."""
+        hidden = self._ops.swiglu(gate, up, self._limit)
+        return self._ops.linear(hidden, self.w2, self._leaves)
 
 
 class MoE:
@@ -39,6 +39,7 @@ class MoE:
         self.w3 = parts.packed("experts.w3")
         self.w2 = parts.packed("experts.w2")
         self.shared_experts = Expert(parts.below("shared_experts"))
+        self._inputs = Bundle((self.gate, self.shared_experts.w1, self.shared_experts.w3))
         spec = parts.spec
         banks = (self.w1, self.w3, self.w2)
         ranks = parts.ranks
@@ -52,12 +53,12 @@ class MoE:
 
     def forward(self, x: Tensor, batch: Batch) -> Tensor:
         """Run a batch's rows [rows, hidden] float32 through the layer."""
-        ids, weights = self._route(x, batch.ids)
-        shared = self.shared_experts.forward(x)
+        logits, gate, up = self._ops.linears(x, self._inputs)
+        ids, weights = self._route(logits, batch.ids)
+        shared = self.shared_experts.forward(gate, up)
         return self._experts.run(self._layer, x, ids, weights, batch.kinds, shared)
 
-    def _route(self, x: Tensor, token_ids: Tensor) -> tuple[Tensor, Tensor]:
-        logits = self._ops.linear(x, self.gate)
+    def _route(self, logits: Tensor, token_ids: Tensor) -> tuple[Tensor, Tensor]:
         if self.tid2eid is not None:
             ids = self.tid2eid[token_ids]
             return ids, self._ops.route_hashed(logits, ids, self._spec.route_scale)

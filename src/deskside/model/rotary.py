@@ -49,6 +49,11 @@ class Rotary:
             },
         )
 
+    def plain(self, batch: Batch) -> RotaryTables:
+        """Make the tables of a batch that only layers without compression see."""
+        table = self.rows(batch.positions)
+        return RotaryTables(plain=table, compress=table[:0], by_ratio={})
+
     def rows(self, positions: Tensor) -> Tensor:
         """Make the plain table of positions [rows]: [rows, 2, rope/2]."""
         return self._ops.rope_table(positions, self._plain)

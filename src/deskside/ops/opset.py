@@ -24,8 +24,8 @@ class OpSet:
     """One body for each operation."""
 
     linear: Callable[..., Tensor] = matrices.linear
-    whole_linear: Callable[..., Tensor] = matrices.linear
-    """`linear` of rows that no numerics round."""
+    linears: Callable[..., tuple[Tensor, ...]] = matrices.linears
+    grouped_linear: Callable[..., Tensor] = matrices.grouped_linear
     rms_norm: Callable[..., Tensor] = matrices.rms_norm
     rope_table: Callable[..., Tensor] = rotary.rope_table
     rope: Callable[..., Tensor] = rotary.rope

@@ -12,7 +12,7 @@ from torch import Tensor
 from deskside.formats import e8m0, fp8, mxfp4
 from deskside.formats.packed import Packed
 from deskside.ops.integer_moe import Windows
-from deskside.ops.linear import Weight
+from deskside.ops.linear import Bundle, Weight
 from deskside.ops.opset import OpSet
 
 __all__ = ["in_reference", "rounded"]
@@ -44,7 +44,11 @@ def in_reference(ops: OpSet) -> OpSet:
     def linear(x: Tensor, weight: Weight, leaves: int = 1) -> Tensor:
         return ops.linear(rounded(x) if isinstance(weight, Packed) else x, weight, leaves)
 
-    return ops.replaced({"linear": linear, "moe": _experts(ops.linear, ops.swiglu)})
+    def linears(x: Tensor, bundle: Bundle) -> tuple[Tensor, ...]:
+        return tuple(linear(x, weight) for weight in bundle.weights)
+
+    moe = _experts(ops.linear, ops.swiglu)
+    return ops.replaced({"linear": linear, "linears": linears, "moe": moe})
 
 
 def _experts(

@@ -12,9 +12,7 @@ __all__ = ["greedy", "target_distribution"]
 
 def greedy(logits: Tensor) -> Tensor:
     """Return the lowest token of the highest logit: [rows, vocab] -> [rows] int64."""
-    best = logits == logits.amax(1, keepdim=True)
-    tokens = torch.arange(logits.shape[1])
-    return torch.where(best, tokens, logits.shape[1]).amin(1)
+    return logits.argmax(1)  # of equals the first, as torch documents
 
 
 def target_distribution(logits: Tensor, temperature: float, top_k: int, top_p: float) -> Tensor:

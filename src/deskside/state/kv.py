@@ -45,9 +45,8 @@ class Ring:
             [spans * length + rows, dim] float32, everything as it is stored.
         """
         stored = self.format.encode(rows)
-        self.staging[: stage.shape[0]] = stored[stage]
-        history = self.storage[slots].flatten(0, 1)
-        return self.format.decode(torch.cat((history, stored)))
+        torch.index_select(stored, 0, stage, out=self.staging[: stage.shape[0]])
+        return self.format.read(self.storage, slots, stored)
 
     def leave(self, rows: Tensor) -> None:
         """Stage float32 rows [n, dim], all of them, and read nothing."""
@@ -70,7 +69,7 @@ class Pool:
     def read(self, page_table: Tensor) -> Tensor:
         """Read all entries of the pages [spans, pages]: [spans * pages * per page, dim] float32."""
         pages = self.storage.unflatten(0, (-1, self.per_page))
-        return self.format.decode(pages[page_table.flatten()].flatten(0, 1))
+        return self.format.read(pages, page_table.flatten(), self.storage[:0])
 
     def gather(self, page_table: Tensor, span: Tensor, entries: Tensor) -> Tensor:
         """Read chosen entries.
@@ -85,9 +84,8 @@ class Pool:
         """
         entries = entries.clamp(min=0)
         pages = page_table[span].gather(1, entries // self.per_page)
-        return self.format.decode(
-            self.storage[(pages * self.per_page + entries % self.per_page).flatten()]
-        )
+        places = (pages * self.per_page + entries % self.per_page).flatten()
+        return self.format.read(self.storage.unsqueeze(1), places, self.storage[:0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +150,10 @@ class _Allocation:
                 layers.append(LayerState(window))
                 continue
             nth = spec.ratios[:layer].count(ratio)
-            rings = [_float_ring(group, nth) for group in carries[ratio]]
+            rings = [
+                Ring(group.storage[nth], group.staging[nth], stored)
+                for group, stored in carries[ratio]
+            ]
             entries = self._pool(ratio, rows)
             if ratio == CSA_RATIO:
                 layers.append(
@@ -160,16 +161,15 @@ class _Allocation:
                 )
             else:
                 layers.append(LayerState(window, rings[0], entries))
-        groups = [windows, *(group for part in carries.values() for group in part)]
+        groups = [windows, *(group for part in carries.values() for group, _ in part)]
         return KvState(tuple(layers), tuple(groups))
 
-    def _carries(self, ratio: int) -> list[RingGroup]:
+    def _carries(self, ratio: int) -> list[tuple[RingGroup, RowFormat]]:
         """Rings of raw rows, value and score side by side, for each compressor of a layer."""
         layers = self.spec.ratios.count(ratio)
-        return [
-            self._group(layers, carry_rows(ratio), Float32Rows(2 * width))
-            for width in carry_widths(self.spec, ratio)
-        ]
+        plain = [Float32Rows(2 * width) for width in carry_widths(self.spec, ratio)]
+        formats = [self.body(rows) if self.body else rows for rows in plain]
+        return [(self._group(layers, carry_rows(ratio), rows), rows) for rows in formats]
 
     def _group(self, layers: int, length: int, rows: RowFormat) -> RingGroup:
         return RingGroup.allocate(layers, self.slots, length, rows.width, rows.dtype)
@@ -184,11 +184,8 @@ def row_formats(
     spec: ModelSpec, kv_format: KvFormat, body: Callable[[RowFormat], RowFormat] | None = None
 ) -> tuple[RowFormat, RowFormat]:
     """Return the formats of attention rows and of index keys, in faster bodies where given."""
+    rows: RowFormat = Fp8Rows(spec.nope_dim, spec.rope_dim)
+    keys: RowFormat = Mxfp4Rows(spec.index_dim)
     if kv_format is KvFormat.FLOAT32:
-        return Float32Rows(spec.head_dim), Float32Rows(spec.index_dim)
-    rows, keys = Fp8Rows(spec.nope_dim, spec.rope_dim), Mxfp4Rows(spec.index_dim)
+        rows, keys = Float32Rows(spec.head_dim), Float32Rows(spec.index_dim)
     return (body(rows), body(keys)) if body else (rows, keys)
-
-
-def _float_ring(group: RingGroup, layer: int) -> Ring:
-    return Ring(group.storage[layer], group.staging[layer], Float32Rows(group.storage.shape[3]))

@@ -119,5 +119,6 @@ def _scatter(group: RingGroup, span: Span, kept: int, slot: int, place: int) -> 
     while first < end:
         at = first % length
         run = min(end - first, length - at)
-        group.storage[:, slot, at : at + run] = group.staging[:, source : source + run]
+        rows = group.storage.select(1, slot).narrow(1, at, run)
+        rows.copy_(group.staging.narrow(1, source, run))
         first, source = first + run, source + run
