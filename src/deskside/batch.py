@@ -7,6 +7,9 @@ ids, so a captured forward replays with other values in the same shapes.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 __all__ = ["Batch", "Emissions", "Kinds"]
@@ -44,9 +47,10 @@ class Kinds:
     """[g] int64, ascending; p + g rows."""
 
     @staticmethod
-    def of(generated: Tensor) -> "Kinds":
-        """Return the kinds of rows, given [R] bool on the host."""
-        return Kinds((~generated).nonzero().flatten(), generated.nonzero().flatten())
+    def of(generated: NDArray[np.bool_]) -> "Kinds":
+        """Return the kinds of rows, given [R] whether each was generated."""
+        prompt, own = (part.nonzero()[0] for part in (~generated, generated))
+        return Kinds(torch.from_numpy(prompt), torch.from_numpy(own))
 
 
 @dataclass(frozen=True, slots=True)

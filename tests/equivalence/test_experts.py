@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -63,7 +64,7 @@ class Rows:
         return Rows(layer, x, ids, torch.rand(rows, TOPK, generator=draw) + 0.1, prompt)
 
     def run(self, service: ExpertService) -> Tensor:
-        kinds = Kinds.of(torch.arange(self.x.shape[0]) >= self.prompt)
+        kinds = Kinds.of(np.arange(self.x.shape[0]) >= self.prompt)
         none = torch.zeros_like(self.x)
         return service.run(self.layer, self.x, self.ids, self.weights, kinds, none)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from deskside.batch import Batch, Emissions, Kinds
 from deskside.core import Span
@@ -39,10 +40,6 @@ class _Rows:
     span: Span
     index: int
     first: int
-
-    @property
-    def positions(self) -> Ints:
-        return np.arange(self.span.start, self.span.end)
 
 
 class BatchBuilder:
@@ -82,40 +79,43 @@ class BatchBuilder:
                 the anchor alone; without it all rows are prompt rows.
         """
         rows = list(_placed(spans))
-        positions = np.concatenate([part.positions for part in rows])
+        counts = [span.rows for span in spans]
+        positions = np.concatenate([np.arange(span.start, span.end) for span in spans])
         if logit_rows is None:
             logit_rows = _sampled(rows)
         visible = {ratio: (positions + 1) // ratio for ratio in self._ratios}
         return Batch(
-            ids=torch.tensor(ids, dtype=torch.int64),
+            ids=_long(ids),
             positions=torch.from_numpy(positions),
-            span=torch.from_numpy(np.repeat(np.arange(len(rows)), [s.rows for s in spans])),
+            span=torch.from_numpy(np.arange(len(rows)).repeat(counts)),
             kinds=self._kinds(spans, prompts),
-            slots=torch.tensor([self._rings.slot(span.sequence) for span in spans]),
+            slots=_long([self._rings.slot(span.sequence) for span in spans]),
             window_index=torch.from_numpy(self._window_index(rows)),
             page_table=torch.from_numpy(self._page_table(spans)),
             emissions=self._emissions(rows),
             visible={ratio: torch.from_numpy(seen) for ratio, seen in visible.items()},
             most_visible={ratio: int(seen.max()) for ratio, seen in visible.items()},
             stage={length: torch.from_numpy(_stage(rows, length)) for length in self._lengths},
-            logit_rows=torch.tensor(logit_rows, dtype=torch.int64),
+            logit_rows=_long(logit_rows),
         )
 
     def _kinds(self, spans: Sequence[Span], prompts: Sequence[int] | None) -> Kinds:
         generated = [self._exact] * len(spans)
         if prompts is not None and not self._exact and not self._floats:
             generated = [s.start >= prompt for s, prompt in zip(spans, prompts, strict=True)]
-        rows = np.repeat(np.array(generated), [span.rows for span in spans])
-        return Kinds.of(torch.from_numpy(rows))
+        return Kinds.of(np.array(generated).repeat([span.rows for span in spans]))
 
     def _window_index(self, rows: Sequence[_Rows]) -> NDArray[np.int32]:
+        """A row's keys are those of the row before it, moved on by one."""
         window = self._spec.window
-        back = np.arange(1 - window, 1)
-        parts = []
+        index = np.empty((rows[-1].first + rows[-1].span.rows, window), dtype=np.int32)
         for part in rows:
-            seen = part.positions[:, None] + back
-            parts.append(_source(part, seen, window, len(rows)))
-        return np.concatenate(parts).astype(np.int32)
+            span = part.span
+            seen = np.arange(span.start + 1 - window, span.end)
+            steps = np.arange(span.rows)[:, None] + np.arange(window)
+            keys = _source(part, seen, window, len(rows)).astype(np.int32)
+            keys.take(steps, out=index[part.first : part.first + span.rows], mode="clip")
+        return index
 
     def _page_table(self, spans: Sequence[Span]) -> Ints:
         width = bucket(max(pages_for(span.end) for span in spans))
@@ -151,6 +151,10 @@ class BatchBuilder:
             target=torch.from_numpy(np.concatenate(targets)),
             positions=torch.from_numpy(np.concatenate(positions)),
         )
+
+
+def _long(numbers: Sequence[int]) -> Tensor:
+    return torch.from_numpy(np.array(numbers, dtype=np.int64))
 
 
 def _placed(spans: Sequence[Span]) -> Iterator[_Rows]:

@@ -212,6 +212,8 @@ class Speculator:
         history = None
         if live.policy.needs_history:
             history = History.of(known[:prompt], known[prompt:], self.spec.vocab)
+        if live.policy.greedy:
+            return Proposer(live.policy, None, history)
         numbers = draft_uniforms(live.seed, live.request.choice, span.start, self._shape.block)
         return Proposer(live.policy, numbers, history)
 

@@ -105,7 +105,8 @@ def judge(logits: Tensor, questions: Sequence[Question]) -> list[Answer]:
 
 def _sound(logits: Tensor, verdict: Tensor) -> Tensor:
     """Return the verdict, or -1 where the logits are no numbers: known without another read."""
-    return torch.where(logits.isfinite().all(), verdict, -1)
+    # A sum is finite where every number is: float64 can't overflow on float32 numbers.
+    return torch.where(logits.sum(dtype=torch.float64).isfinite(), verdict, -1)
 
 
 def _answer(logits: Tensor, question: Question) -> Tensor:

@@ -7,6 +7,7 @@ block, rows behind them included. Pure index arithmetic on the host.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from deskside.batch import Batch, Kinds
@@ -30,21 +31,21 @@ def draft_batch(spec: ModelSpec, anchors: Sequence[Anchor]) -> Batch:
     """Build the blocks of one or more sequences, `block` rows each."""
     assert spec.drafter is not None
     block, window, count = spec.drafter.block, spec.window, len(anchors)
-    places = torch.arange(block)
-    starts = torch.tensor([anchor.position for anchor in anchors])
-    number = torch.arange(count).unsqueeze(1)
-    seen = starts.unsqueeze(1) + torch.arange(-window, 0)
-    context = (number * window + seen % window).masked_fill(seen < 0, -1)
-    own = count * window + number * block + places
-    keys = torch.cat((context, own), dim=1).to(torch.int32)
-    noise = [spec.drafter.noise_token] * (block - 1)
+    starts = np.array([[anchor.position] for anchor in anchors])
+    number = np.arange(count)[:, None]
+    seen = starts + np.arange(-window, 0)
+    keys = np.empty((count, window + block), dtype=np.int32)
+    keys[:, :window] = np.where(seen < 0, -1, number * window + seen % window)
+    keys[:, window:] = count * window + number * block + np.arange(block)
+    noise = (spec.drafter.noise_token,) * (block - 1)
+    tokens = [token for anchor in anchors for token in (anchor.token, *noise)]
     return Batch(
-        ids=torch.tensor([token for anchor in anchors for token in (anchor.token, *noise)]),
-        positions=(starts.unsqueeze(1) + places).flatten(),
-        span=number.squeeze(1).repeat_interleave(block),
-        kinds=Kinds.of(torch.ones(count * block, dtype=torch.bool)),
-        slots=torch.tensor([anchor.slot for anchor in anchors]),
-        window_index=keys.repeat_interleave(block, dim=0),
+        ids=torch.from_numpy(np.array(tokens)),
+        positions=torch.from_numpy((starts + np.arange(block)).ravel()),
+        span=torch.from_numpy(number.ravel().repeat(block)),
+        kinds=Kinds.of(np.ones(count * block, dtype=np.bool_)),
+        slots=torch.from_numpy(np.array([anchor.slot for anchor in anchors])),
+        window_index=torch.from_numpy(keys.repeat(block, axis=0)),
         page_table=torch.empty(count, 0, dtype=torch.int64),
         emissions={},
         visible={},

@@ -36,8 +36,8 @@ class Proposer:
     """How one request draws: its policy, its numbers and what it held before."""
 
     policy: Policy
-    uniforms: Tensor
-    """[block] float64; not looked at where the policy is greedy."""
+    uniforms: Tensor | None
+    """[block] float64; none where the policy is greedy."""
     history: History | None = None
 
     def propose(self, logits: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
@@ -55,6 +55,7 @@ class Proposer:
         if self.policy.greedy:
             token = greedy(self.policy.adjust(logits, history).unsqueeze(0))
             return token, logits.new_empty(0, logits.shape[0], dtype=torch.float64)
+        assert self.uniforms is not None
         law = self.policy.law(logits, history)
         number = self.uniforms[before.shape[0] : before.shape[0] + 1]
         return drawn(law, number), law.unsqueeze(0)
