@@ -27,9 +27,7 @@ class Attention:
         self.wq_b = parts.matrix("wq_b.weight")
         self.wkv = parts.matrix("wkv.weight")
         self.kv_norm = parts.tensor("kv_norm.weight")
-        self.wo_a = Bundle(
-            cut_rows(parts.matrix("wo_a.weight"), parts.ranks.share(spec.o_groups))
-        )
+        self.wo_a = Bundle(cut_rows(parts.matrix("wo_a.weight"), parts.ranks.share(spec.o_groups)))
         self.wo_b = parts.matrix("wo_b.weight")
         self.attn_sink = parts.tensor("attn_sink")
         self.compressor = Compressor(parts.below("compressor"), ratio) if ratio else None
