@@ -47,6 +47,7 @@ Numerics: TypeAlias = Literal["fast", "reference", "exact"]
 Switch: TypeAlias = Literal["on", "off"]
 LoadOrder: TypeAlias = Literal["parallel", "serial"]
 Speculation: TypeAlias = Literal["auto", "off"]
+FallbackRule: TypeAlias = Literal["fixed", "paying"]
 WidthRule: TypeAlias = Literal["stop", "expect", "argmax", "biased-argmax"]
 Values: TypeAlias = Mapping[str, str | list[str]]
 """Values as they are spelled outside, by flag name without the dashes."""
@@ -189,6 +190,10 @@ class EngineOptions:
     fallback: bool = field(
         default=True, metadata=_doc("Pause drafting for requests whose proposals fail.")
     )
+    fallback_rule: FallbackRule = field(
+        default="fixed",
+        metadata=_doc("Pause by the share of accepted proposals alone, or only where it costs."),
+    )
     fallback_threshold: float = field(
         default=0.60, metadata=_doc("Share of accepted proposals under which drafting pauses.")
     )
@@ -246,6 +251,7 @@ class EngineOptions:
             raise InputError(
                 f"--speculation must be auto, off or a number of proposals, got {width!r:.60}"
             )
+        _check_choice("fallback_rule", self.fallback_rule, get_args(FallbackRule))
         if not 0 <= self.fallback_threshold <= 1:
             raise InputError(
                 f"--fallback-threshold must lie in [0, 1], got {self.fallback_threshold}"

@@ -90,9 +90,12 @@ class Branch:
 
 
 OFF = FallbackSettings(threshold=0.0)
+FREE = (Fraction(1),) * 9
 
 
-def step(world: World, rule: Rule, branch: Branch) -> Iterator[tuple[Branch, Fraction]]:
+def step(
+    world: World, rule: Rule, branch: Branch, costs: Sequence[Fraction]
+) -> Iterator[tuple[Branch, Fraction]]:
     """Yield every branch that one step can lead to, with its chance."""
     if not branch.controller.speculates:
         for _, tokens, chance in world.verified(branch.text, ()):
@@ -106,21 +109,28 @@ def step(world: World, rule: Rule, branch: Branch) -> Iterator[tuple[Branch, Fra
         averages.observe(confidences)
         for accepted, tokens, chance in world.verified(branch.text, ids[:width]):
             controller = copy.copy(branch.controller)
-            controller.observe(accepted, width)
+            controller.observe(accepted, width, costs[width])
             yield Branch(branch.text + tokens, averages, controller), drafted * chance
 
 
 def emitted(
-    world: World, rule: Rule, length: int, settings: FallbackSettings = OFF
+    world: World,
+    rule: Rule,
+    length: int,
+    settings: FallbackSettings = OFF,
+    costs: Sequence[Fraction] = FREE,
 ) -> dict[Text, Fraction]:
-    """Return the exact law of the first `length` tokens that the loop emits."""
+    """Return the exact law of the first `length` tokens that the loop emits.
+
+    `costs` are what the controller is told of a step of every width, in target-only steps.
+    """
     start = Branch((), Averages(world.block, Fraction(3, 4)), Controller(settings))
     open_branches = {start.key(): (start, Fraction(1))}
     law: dict[Text, Fraction] = defaultdict(Fraction)
     while open_branches:
         following: dict[tuple[object, ...], tuple[Branch, Fraction]] = {}
         for branch, chance in open_branches.values():
-            for after, part in step(world, rule, branch):
+            for after, part in step(world, rule, branch, costs):
                 if len(after.text) >= length:
                     law[after.text[:length]] += chance * part
                     continue

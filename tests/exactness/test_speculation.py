@@ -11,13 +11,15 @@ import pytest
 import torch
 
 from deskside.speculate.acceptance import BlockUniforms, accept
-from deskside.speculate.fallback import FallbackSettings
+from deskside.speculate.fallback import Controller, FallbackSettings
 from deskside.speculate.width import SpeedBudget, argmax, expect, stop
 from tests.exactness.loops import OFF, Law, Rule, Text, World, emitted
 
 F = Fraction
 COSTS = [F(10), F(31, 2), F(16), F(19)]
 TRIGGER_HAPPY = FallbackSettings(threshold=0.6, min_drafted=2, steps=1)
+PAYING = FallbackSettings(threshold=0.9, min_drafted=1, steps=1, paying=True)
+"""At a threshold that would trip nearly always, so that the costs decide."""
 
 
 def mixed(numbers: list[int]) -> list[Fraction]:
@@ -56,6 +58,24 @@ RULES: dict[str, Rule] = {
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 def test_the_loop_emits_the_targets_law(rule: Rule, settings: FallbackSettings) -> None:
     assert emitted(WORLD, rule, 3, settings) == WORLD.truth(3)
+
+
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+def test_a_controller_that_consults_costs_emits_the_targets_law(rule: Rule) -> None:
+    costs = [F(1), F(3, 2), F(9, 4)]
+    assert emitted(WORLD, rule, 3, PAYING, costs) == WORLD.truth(3)
+
+
+def test_the_costs_decide_in_this_world() -> None:
+    """One window of one step: 2 of 2 accepted never trips, 1 of 2 only where it doesn't pay."""
+    trips = set()
+    for accepted, width, cost in itertools.product(range(3), range(1, 3), [F(3, 2), F(9, 4)]):
+        if accepted <= width:
+            controller = Controller(PAYING)
+            controller.observe(accepted, width, cost)
+            trips.add((accepted, width, cost, controller.speculates))
+    assert (1, 2, F(3, 2), True) in trips
+    assert (1, 2, F(9, 4), False) in trips
 
 
 def two(text: Text) -> Law:

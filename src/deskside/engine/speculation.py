@@ -104,6 +104,8 @@ class _Record:
     drafted: bool = False
     confidences: Sequence[float] = ()
     """Of the step's draft, until its outcome is known: a step that fails is not learnt from."""
+    cost: float = 1
+    """Of the step, in target-only steps."""
 
 
 @dataclass(slots=True)
@@ -172,7 +174,7 @@ class Speculator:
             record.confidences = ()
         if self.fallback is None or (not record.drafted and record.controller.speculates):
             return None  # the last token of a request has nothing to propose behind it
-        event = record.controller.observe(accepted, span.proposals)
+        event = record.controller.observe(accepted, span.proposals, record.cost)
         if event is None:
             return None
         log.info(event.line(span.sequence))
@@ -242,14 +244,15 @@ class Speculator:
             pooled = SpeedBudget(self.costs.step).widths([known[i] for i in shared], rows)
             for i, width in zip(shared, pooled, strict=True):
                 widths[i] = width
-        for span, sure in zip(spans, confidences, strict=True):
-            self._record(span.sequence).confidences = sure
+        for span, sure, width in zip(spans, confidences, widths, strict=True):
+            record = self._record(span.sequence)
+            record.confidences = sure
+            record.cost = self._costs(live[span.sequence]).relative(width)
         return widths
 
+    def _costs(self, live: Live) -> CostTable:
+        return self.stored if live.pinned else self.costs
+
     def _alone(self, live: Live, record: _Record, confidences: Sequence[float]) -> int:
-        costs = self.stored if live.pinned else self.costs
-        return self.widths(
-            confidences,
-            record.averages.values(),
-            costs.widths(len(confidences)),
-        )
+        costs = self._costs(live).widths(len(confidences))
+        return self.widths(confidences, record.averages.values(), costs)

@@ -61,6 +61,7 @@ class Draft:
             options.fallback_min_drafted,
             options.fallback_steps,
             options.fallback_backoff,
+            options.fallback_rule == "paying",
         )
         return Speculator(
             plan.spec,

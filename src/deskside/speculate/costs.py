@@ -53,6 +53,10 @@ class CostTable:
         """Return D + V of a number of rows."""
         return self.draft + self.forward(rows)
 
+    def relative(self, width: int) -> float:
+        """Return what a step of one request costs that verifies `width`, in target-only steps."""
+        return self.step(1 + width) / self.forward(1)
+
     def widths(self, most: int) -> tuple[float, ...]:
         """Return D + V(k) of one request for k = 0..most: the anchor and k proposals."""
         return tuple(self.step(1 + k) for k in range(most + 1))

@@ -2,8 +2,10 @@
 
 It counts A accepted of G verified proposals of one request. At the first step with G >= m the
 window is judged and both counters restart: A / G below tau sends the request to target-only for C
-steps, then speculation is probed by a new window. It looks at past steps only, so the output's law
-stays the target's. A new request starts from zero.
+steps, then speculation is probed by a new window. Where the settings say so, a window that emitted
+more tokens than plain steps of its cost would have does not trip, however few were accepted. It
+looks at past steps and at fixed costs only, so the output's law stays the target's. A new request
+starts from zero.
 """
 
 from dataclasses import dataclass
@@ -26,6 +28,8 @@ class FallbackSettings:
     """C: target-only steps after a trip."""
     backoff: bool = False
     """Whether a failed probe doubles the pause."""
+    paying: bool = False
+    """Whether a window that pays is kept, by the costs of its steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,7 @@ class Controller:
         self._settings = settings
         self._accepted = 0
         self._verified = 0
+        self._gain: float = 0
         self._pause = settings.steps
         self._left = 0
         self._probing = False
@@ -72,12 +77,17 @@ class Controller:
         """Whether the next step drafts; otherwise it is target-only."""
         return self._left == 0
 
-    def observe(self, accepted: int = 0, verified: int = 0) -> Trip | Probe | None:
+    def observe(self, accepted: int = 0, verified: int = 0, cost: float = 1) -> Trip | Probe | None:
         """Learn from one step and return what changed.
 
         To be told of every step that could have speculated: with its figures where it drafted,
         without where it was target-only. A drafted step whose rule chose width 0 counts as one
         verified and none accepted, or a rule that always declines would never trip.
+
+        Args:
+            accepted: proposals that stayed.
+            verified: proposals that the target looked at.
+            cost: of the step, its draft included, in target-only steps.
         """
         assert 0 <= accepted <= verified
         if not self.speculates:
@@ -85,6 +95,7 @@ class Controller:
             return self._rest()
         self._accepted += accepted
         self._verified += max(verified, 1)
+        self._gain += accepted + 1 - cost
         if self._verified < self._settings.min_drafted:
             return None
         return self._judge()
@@ -92,8 +103,11 @@ class Controller:
     def _judge(self) -> Trip | None:
         settings = self._settings
         accepted, verified = self._accepted, self._verified
+        kept = settings.paying and self._gain > 0
+        failed = accepted / verified < settings.threshold and not kept
+        probing = self._probing
         self._accepted = self._verified = 0
-        failed, probing = accepted / verified < settings.threshold, self._probing
+        self._gain = 0
         self._probing = False
         if not failed:
             self._pause = settings.steps

@@ -77,3 +77,36 @@ def test_a_long_pause_is_not_shortened_by_backing_off() -> None:
     for _ in range(2):
         controller.observe(0, 5)
         assert rest(controller) == 2000
+
+
+PAYING = FallbackSettings(min_drafted=10, steps=2, paying=True)
+
+
+def test_a_poor_window_that_pays_does_not_trip() -> None:
+    """Two of five stay: three tokens a step, for the price of 2.9 or of 3.1 plain ones."""
+    for cost, speculates in ((2.9, True), (3.1, False)):
+        controller = Controller(PAYING)
+        assert controller.observe(2, 5, cost) is None
+        assert (controller.observe(2, 5, cost) is None) is speculates
+        assert controller.speculates is speculates
+        fixed = Controller(FallbackSettings(min_drafted=5, steps=2))
+        assert fixed.observe(2, 5, cost) == Trip(2, 5, 2)
+
+
+def test_what_a_window_gained_ends_with_it() -> None:
+    controller = Controller(PAYING)
+    assert [controller.observe(5, 5, 1.5) for _ in range(2)] == [None, None]
+    assert controller.observe(0, 5, 1.5) is None
+    assert controller.observe(0, 5, 1.5) == Trip(0, 10, 2)
+
+
+def test_a_good_window_stays_whatever_it_cost() -> None:
+    controller = Controller(PAYING)
+    assert controller.observe(8, 10, 100.0) is None
+    assert controller.speculates
+
+
+def test_declined_steps_do_not_pay() -> None:
+    controller = Controller(FallbackSettings(min_drafted=4, steps=3, paying=True))
+    assert [controller.observe(0, 0, 1.4) for _ in range(3)] == [None] * 3
+    assert controller.observe(0, 0, 1.4) == Trip(0, 4, 3)
