@@ -10,12 +10,13 @@ from torch import Tensor
 from deskside.batch import Batch
 from deskside.core import Pause, SequenceId, Span
 from deskside.engine.live import Live
+from deskside.engine.speculation import Speculator
 from deskside.engine.verify import Proposal
 from deskside.llm import LLM
 from deskside.model.flash import Flash
 from deskside.state.kv import KvState
 
-__all__ = ["Block", "Scripted", "scripted"]
+__all__ = ["Block", "Scripted", "scripted", "speculator"]
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,13 @@ class Scripted:
 
     def release(self, sequence: SequenceId) -> None:
         pass
+
+
+def speculator(llm: LLM) -> Speculator:
+    """Return what proposes with the checkpoint's own drafter."""
+    found = llm._runtime.engine._speculation
+    assert isinstance(found, Speculator)
+    return found
 
 
 @contextmanager

@@ -13,8 +13,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from deskside.llm import LLM
-from tests.equivalence.test_engine import VOCAB, opened, params, write_tokenizer
-from tests.miniature import write_miniature
+from tests.equivalence.test_engine import opened, params
 
 READS = {
     Tensor.tolist,
@@ -47,14 +46,6 @@ class Reads(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("drafting")
-    write_miniature(folder, vocab=VOCAB, seed=4, drafter=True)
-    write_tokenizer(folder)
-    return folder
-
-
 def reads(llm: LLM, temperature: float, **options: object) -> list[tuple[str, int]]:
     """Return the reads of one decode step of one request."""
     stream = llm.stream("x" * 9, params(temperature=temperature, max_tokens=20, **options))
@@ -68,18 +59,18 @@ def reads(llm: LLM, temperature: float, **options: object) -> list[tuple[str, in
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_two_reads_a_step(folder: Path, temperature: float) -> None:
+def test_two_reads_a_step(drafting: Path, temperature: float) -> None:
     block = 5
-    seen = reads(opened(folder, speculation=3, fallback=False), temperature)
+    seen = reads(opened(drafting, speculation=3, fallback=False), temperature)
     assert seen == [("tolist", 2 * block), ("tolist", 2)]
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_one_read_without_speculation(folder: Path, temperature: float) -> None:
-    assert reads(opened(folder, speculation="off"), temperature) == [("tolist", 2)]
+def test_one_read_without_speculation(drafting: Path, temperature: float) -> None:
+    assert reads(opened(drafting, speculation="off"), temperature) == [("tolist", 2)]
 
 
-def test_one_more_read_where_log_probabilities_are_wanted(folder: Path) -> None:
+def test_one_more_read_where_log_probabilities_are_wanted(drafting: Path) -> None:
     width, top = 3, 4
-    seen = reads(opened(folder, speculation=width, fallback=False), 0.8, logprobs=top)
+    seen = reads(opened(drafting, speculation=width, fallback=False), 0.8, logprobs=top)
     assert seen[1:] == [("tolist", 2), ("tolist", (width + 1) * (1 + 2 * top))]

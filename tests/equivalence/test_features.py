@@ -14,7 +14,6 @@ import torch
 
 from deskside.checkpoint.index import Checkpoint
 from deskside.core import FinishReason, SamplingParams
-from deskside.engine.speculation import Speculator
 from deskside.errors import InputError
 from deskside.kernels import native
 from deskside.layout.kv import KvFormat
@@ -22,10 +21,9 @@ from deskside.llm import LLM, Result
 from deskside.model.weights import load
 from deskside.ops.opset import OpSet
 from deskside.speculate.costs import CostTable
-from tests.equivalence.test_engine import VOCAB, alone, opened, params, same, write_tokenizer
-from tests.miniature import write_miniature
+from tests.equivalence.test_engine import VOCAB, alone, opened, params, same
 from tests.rig import Rig
-from tests.scripted import Scripted, scripted
+from tests.scripted import Scripted, scripted, speculator
 
 PROMPT = "x" * 121
 OUTPUT = 60
@@ -34,21 +32,8 @@ ALWAYS = CostTable.measured(0.0, {1: 1.0, 64: 1.0})
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("drafting")
-    write_miniature(folder, vocab=VOCAB, seed=4, drafter=True)
-    write_tokenizer(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def plain(folder: Path) -> LLM:
-    return opened(folder, speculation="off")
-
-
-@pytest.fixture(scope="module")
-def auto(folder: Path) -> LLM:
-    return opened(folder, fallback=False)
+def auto(drafting: Path) -> LLM:
+    return opened(drafting, fallback=False)
 
 
 def partly_right(llm: LLM, truth: Sequence[int], sampling: SamplingParams) -> Result:
@@ -64,7 +49,7 @@ def partly_right(llm: LLM, truth: Sequence[int], sampling: SamplingParams) -> Re
 
 @pytest.mark.parametrize("top", [0, 5])
 def test_log_probabilities_are_those_without_speculation(
-    plain: LLM, auto: LLM, folder: Path, top: int
+    plain: LLM, auto: LLM, drafting: Path, top: int
 ) -> None:
     sampling = params(temperature=0, max_tokens=OUTPUT, logprobs=top)
     expected = alone(plain, PROMPT, sampling)
@@ -76,18 +61,18 @@ def test_log_probabilities_are_those_without_speculation(
     for found in (
         partly_right(plain, expected.token_ids, sampling),
         alone(auto, PROMPT, sampling),
-        alone(opened(folder, speculation=5, fallback=False), PROMPT, sampling),
+        alone(opened(drafting, speculation=5, fallback=False), PROMPT, sampling),
     ):
         assert (found.token_ids, found.logprobs) == (expected.token_ids, expected.logprobs)
 
 
-def test_log_probabilities_of_sampled_tokens_are_the_targets_own(folder: Path) -> None:
+def test_log_probabilities_of_sampled_tokens_are_the_targets_own(drafting: Path) -> None:
     """Before temperature, cuts and penalties, whatever was proposed; by a forward of the text."""
-    llm = opened(folder, speculation=5, fallback=False, numerics="exact")
+    llm = opened(drafting, speculation=5, fallback=False, numerics="exact")
     options = {"temperature": 1.3, "top_p": 0.9, "presence_penalty": 1.0, "logprobs": 4}
     results = llm.generate([PROMPT, "y"], params(**options, max_tokens=OUTPUT))
     assert sum(result.acceptance.accepted for result in results) > 0
-    checkpoint = Checkpoint.open(folder)
+    checkpoint = Checkpoint.open(drafting)
     weights, spec = load(checkpoint), llm.plan.spec
     ops = OpSet().replaced(native.bodies())
     rig = Rig(weights, spec, KvFormat.FP8, ops, exact=True)
@@ -159,26 +144,20 @@ def test_options_that_depend_on_the_tokens_before(plain: LLM, options: dict[str,
 
 
 @pytest.mark.parametrize("speculation", [2, 5, "auto"])
-def test_sampled_text_repeats_in_any_company(folder: Path, speculation: object) -> None:
-    llm = opened(folder, speculation=speculation)
+def test_sampled_text_repeats_in_any_company(drafting: Path, speculation: object) -> None:
+    llm = opened(drafting, speculation=speculation)
     sampling = params(temperature=1.0, top_p=0.9, max_tokens=40)
     prompts = ["def f(x):", "x" * 90, "y"]
     together = llm.generate(prompts * 2, sampling)
     singles = [alone(llm, prompt, sampling) for prompt in prompts]
     assert all(same(a, b) for a, b in zip(together, singles * 2, strict=True))
-    again = opened(folder, speculation=speculation).generate(prompts, sampling)
+    again = opened(drafting, speculation=speculation).generate(prompts, sampling)
     assert all(same(a, b) for a, b in zip(again, singles, strict=True))
 
 
-def speculator(llm: LLM) -> Speculator:
-    found = llm._runtime.engine._speculation
-    assert isinstance(found, Speculator)
-    return found
-
-
-def test_a_seed_obeys_no_clock_and_no_neighbour(folder: Path) -> None:
+def test_a_seed_obeys_no_clock_and_no_neighbour(drafting: Path) -> None:
     """Measured costs, which differ from start to start, and a shared budget are for the others."""
-    llm = opened(folder, fallback=False)
+    llm = opened(drafting, fallback=False)
     sampling = params(temperature=1.0, max_tokens=40)
     expected = alone(llm, PROMPT, sampling)
     for costs in (NEVER, ALWAYS):
@@ -194,8 +173,8 @@ def test_a_seed_obeys_no_clock_and_no_neighbour(folder: Path) -> None:
         assert same(pinned[1].result(), expected)
 
 
-def test_stored_costs_are_what_a_seed_obeys(folder: Path) -> None:
-    llm = opened(folder, fallback=False)
+def test_stored_costs_are_what_a_seed_obeys(drafting: Path) -> None:
+    llm = opened(drafting, fallback=False)
     widths = []
     for costs in (NEVER, ALWAYS):
         speculator(llm).stored = costs
@@ -205,11 +184,11 @@ def test_stored_costs_are_what_a_seed_obeys(folder: Path) -> None:
     assert widths[1] > 4
 
 
-def test_argmax_refuses_sampled_requests(folder: Path) -> None:
-    llm = opened(folder, width_rule="argmax")
+def test_argmax_refuses_sampled_requests(drafting: Path) -> None:
+    llm = opened(drafting, width_rule="argmax")
     with pytest.raises(InputError, match=r"argmax.*need temperature 0, have 0\.9.*biased-argmax"):
         alone(llm, "x", params())
     assert alone(llm, "x", params(temperature=0)).acceptance.steps
-    forced = opened(folder, width_rule="biased-argmax")
+    forced = opened(drafting, width_rule="biased-argmax")
     assert len(alone(forced, "x", params()).token_ids) == 24
-    assert alone(opened(folder, width_rule="argmax", speculation=2), "x", params()).token_ids
+    assert alone(opened(drafting, width_rule="argmax", speculation=2), "x", params()).token_ids

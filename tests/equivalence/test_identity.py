@@ -5,17 +5,22 @@ width, the controller made to alternate. The short half runs always; the whole, 
 a random miniature and on the checkpoint that ships, is marked slow.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
-from deskside.core import Request, SamplingParams
-from deskside.llm import LLM, Result
-from tests.equivalence.test_engine import VOCAB, alone, opened, params, write_tokenizer
-from tests.miniature import write_miniature
+from deskside.core import Pause, Request, SamplingParams
+from deskside.engine.live import Live
+from deskside.engine.speculation import Speculator
+from deskside.engine.widths import WidthChooser, fixed, rule
+from deskside.llm import LLM
+from deskside.speculate.width import WidthRule
+from tests.equivalence.test_engine import alone, opened, params
 from tests.scripted import Scripted, scripted
 
 BLOCK = 5
@@ -39,14 +44,6 @@ PENALTY = 0.5
 
 def greedy(tokens: int, seed: int = 0, penalty: float = 0.0) -> SamplingParams:
     return params(temperature=0, max_tokens=tokens, seed=seed, frequency_penalty=penalty)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("drafting")
-    write_miniature(folder, vocab=VOCAB, seed=4, drafter=True)
-    write_tokenizer(folder)
-    return folder
 
 
 def rejected_at(mask: int) -> int:
@@ -91,9 +88,10 @@ def run_masks(llm: LLM, prompt: str, tokens: int) -> None:
     """Run every course, many together, and say that every mask met every position."""
     expected = alone(llm, prompt, greedy(tokens))
     script = masked(expected.token_ids, llm.plan.spec.vocab)
+    samplings = [greedy(tokens, course.seed) for course in COURSES]
     with scripted(llm, script):
-        for course, result in zip(COURSES, together(llm, prompt, tokens), strict=True):
-            assert result == expected.token_ids, course
+        for course, run in zip(COURSES, together(llm, prompt, samplings), strict=True):
+            assert run.tokens == expected.token_ids, course
     whole = [block for block in script.blocks if block.width == BLOCK]
     for block in whole:
         assert block.accepted == rejected_at(Course.of(block.seed).mask)
@@ -105,20 +103,29 @@ def run_masks(llm: LLM, prompt: str, tokens: int) -> None:
     assert last - first >= PAGE, "all borders: pages and windows of 128, ratios of 4 and 128"
 
 
-def together(llm: LLM, prompt: str, tokens: int) -> Iterable[tuple[int, ...]]:
-    """Run a request for every course at the same time; its seed says which one it is."""
+@dataclass
+class Run:
+    """What one of several requests that ran at the same time brought."""
+
+    tokens: tuple[int, ...] = ()
+    verified: int = 0
+    pauses: Counter[Pause] = field(default_factory=Counter)
+
+
+def together(llm: LLM, prompt: str, samplings: Iterable[SamplingParams]) -> list[Run]:
+    """Run requests of one prompt at the same time; their seeds say which is which."""
     scheduler, engine = llm._runtime.scheduler, llm._runtime.engine
-    ids = llm.tokenizer.prompt(prompt)
-    found = {}
-    for course in COURSES:
-        sequence, _ = scheduler.submit(Request(tuple(ids), greedy(tokens, course.seed)))
-        found[sequence] = []
+    ids = tuple(llm.tokenizer.prompt(prompt))
+    found = {scheduler.submit(Request(ids, sampling))[0]: Run() for sampling in samplings}
     while not scheduler.idle:
         output = engine.step(scheduler.plan_step())
         scheduler.learn(output)
         for sequence, emission in output.emissions.items():
-            found[sequence] += emission.tokens
-    return [tuple(tokens) for tokens in found.values()]
+            run = found[sequence]
+            run.tokens += emission.tokens
+            run.verified += emission.verified
+            run.pauses[emission.pause] += emission.pause is not None
+    return list(found.values())
 
 
 def test_courses_start_a_block_of_every_mask_everywhere() -> None:
@@ -131,14 +138,14 @@ def for_masks(model: str, tokens: int) -> LLM:
     return opened(model, speculation="off", max_running=64, kv_tokens=64 * pages * PAGE)
 
 
-def test_every_mask_at_every_place_of_a_page(folder: Path) -> None:
-    run_masks(for_masks(str(folder), SHORT), PROMPT, SHORT)
+def test_every_mask_at_every_place_of_a_page(drafting: Path) -> None:
+    run_masks(for_masks(str(drafting), SHORT), PROMPT, SHORT)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_every_mask_at_every_place_of_the_whole_text(folder: Path) -> None:
-    run_masks(for_masks(str(folder), WHOLE), PROMPT, WHOLE)
+def test_every_mask_at_every_place_of_the_whole_text(drafting: Path) -> None:
+    run_masks(for_masks(str(drafting), WHOLE), PROMPT, WHOLE)
 
 
 @pytest.mark.slow
@@ -148,58 +155,81 @@ def test_every_mask_on_the_checkpoint_that_ships() -> None:
 
 
 @pytest.fixture(scope="module", params=["random", "deskside-mini"])
-def model(request: pytest.FixtureRequest, folder: Path) -> str:
-    return str(folder) if request.param == "random" else request.param
+def model(request: pytest.FixtureRequest, drafting: Path) -> str:
+    return str(drafting) if request.param == "random" else request.param
 
 
-def long_text(llm: LLM, model: str) -> Result:
-    if model == "deskside-mini":
-        return alone(llm, CODE, greedy(WHOLE, penalty=PENALTY))
-    return alone(llm, PROMPT, greedy(WHOLE))
+def long_sampling(model: str, seed: int = 0) -> SamplingParams:
+    return greedy(WHOLE, seed, PENALTY if model == "deskside-mini" else 0.0)
+
+
+def prompt_of(model: str) -> str:
+    return CODE if model == "deskside-mini" else PROMPT
+
+
+def for_long_texts(model: str, requests: int, **options: object) -> LLM:
+    room = {"max_running": requests, "kv_tokens": requests * (WHOLE + 2 * PAGE)}
+    return opened(model, **room, **options)
 
 
 @pytest.fixture(scope="module")
-def whole(model: str) -> Result:
+def whole(model: str) -> tuple[int, ...]:
     """The text of the target alone."""
-    result = long_text(opened(model, speculation="off", kv_tokens=2 * WHOLE), model)
-    assert len(set(result.token_ids)) > 200, "a text of few tokens would hide a mistaken row"
-    return result
+    llm = for_long_texts(model, 1, speculation="off")
+    tokens = alone(llm, prompt_of(model), long_sampling(model)).token_ids
+    assert len(set(tokens)) > 200, "a text of few tokens would hide a mistaken row"
+    return tokens
+
+
+def run_rules(llm: LLM, model: str, rules: Mapping[int, WidthChooser]) -> list[Run]:
+    """Run one request for each rule, all at the same time."""
+
+    def chosen(self: Speculator, live: Live, record: Any, confidences: Sequence[float]) -> int:
+        costs = self.stored.widths(len(confidences))
+        return rules[live.seed](confidences, record.averages.values(), costs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Speculator, "_alone", chosen)
+        return together(llm, prompt_of(model), [long_sampling(model, seed) for seed in rules])
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("width", range(BLOCK + 1))
-def test_every_width_over_the_whole_text(model: str, whole: Result, width: int) -> None:
-    llm = opened(model, speculation=width, fallback=False, kv_tokens=2 * WHOLE)
-    result = long_text(llm, model)
-    assert result.token_ids == whole.token_ids
-    assert bool(result.acceptance.verified) == bool(width)
+def test_every_width_over_the_whole_text(model: str, whole: tuple[int, ...]) -> None:
+    llm = for_long_texts(model, BLOCK + 1, fallback=False)
+    runs = run_rules(llm, model, {width: fixed(width) for width in range(BLOCK + 1)})
+    for width, run in enumerate(runs):
+        assert run.tokens == whole, width
+        assert bool(run.verified) == bool(width)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("rule", ["stop", "expect", "argmax"])
-def test_an_alternating_controller_over_the_whole_text(
-    model: str, whole: Result, rule: str
-) -> None:
-    llm = opened(model, width_rule=rule, kv_tokens=2 * WHOLE, **ALTERNATING)
-    result = long_text(llm, model)
-    assert result.token_ids == whole.token_ids
-    assert min(result.acceptance.trips, result.acceptance.probes) > WHOLE // 100
+def test_an_alternating_controller_over_the_whole_text(model: str, whole: tuple[int, ...]) -> None:
+    rules = [WidthRule.STOP, WidthRule.EXPECT, WidthRule.ARGMAX]
+    llm = for_long_texts(model, len(rules), **ALTERNATING)
+    runs = run_rules(llm, model, {seed: rule(name) for seed, name in enumerate(rules)})
+    for name, run in zip(rules, runs, strict=True):
+        assert run.tokens == whole, name
+        assert min(run.pauses[Pause.TRIP], run.pauses[Pause.PROBE]) > WHOLE // 100
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("width", range(1, 9))
-def test_changing_masks_over_the_whole_text(model: str, whole: Result, width: int) -> None:
-    llm = opened(model, speculation="off", kv_tokens=2 * WHOLE)
-    draw = Random(width)
+def test_changing_masks_over_the_whole_text(model: str, whole: tuple[int, ...]) -> None:
+    widths = range(1, 9)
+    llm = for_long_texts(model, len(widths), speculation="off")
+    draw = Random(1)
     script = Scripted(
-        whole.token_ids,
+        whole,
         llm.plan.spec.vocab,
-        lambda _seed, _place: draw.randint(0, width),
-        lambda _seed, _place, _k: draw.random() < 0.25,
+        lambda width, _place: draw.randint(0, width),
+        lambda _width, _place, _k: draw.random() < 0.25,
     )
+    samplings = [long_sampling(model, width) for width in widths]
     with scripted(llm, script):
-        assert long_text(llm, model).token_ids == whole.token_ids
-    assert {block.accepted for block in script.blocks} == {*range(width + 1)}
+        for run in together(llm, prompt_of(model), samplings):
+            assert run.tokens == whole
+    for width in widths:
+        found = {block.accepted for block in script.blocks if block.seed == width}
+        assert found == {*range(width + 1)}

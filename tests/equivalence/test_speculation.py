@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from deskside.core import FinishReason, SamplingParams
-from deskside.engine.speculation import Speculator
 from deskside.errors import InputError
 from deskside.layout.folder import BUILTIN
 from deskside.llm import LLM, Result
@@ -17,23 +16,10 @@ from deskside.runtime.speculate import STORED_COSTS
 from deskside.speculate.costs import MEASURED_ROWS
 from tests.equivalence.test_engine import VOCAB, alone, opened, params, same, write_tokenizer
 from tests.miniature import write_miniature
-from tests.scripted import Scripted, scripted
+from tests.scripted import Scripted, scripted, speculator
 
 PROMPT = "x" * 121
 OUTPUT = 150
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("drafting")
-    write_miniature(folder, vocab=VOCAB, seed=4, drafter=True)
-    write_tokenizer(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def plain(folder: Path) -> LLM:
-    return opened(folder, speculation="off")
 
 
 @pytest.fixture(scope="module")
@@ -53,18 +39,18 @@ def right(truth: Sequence[int]) -> Scripted:
 
 @pytest.mark.parametrize("speculation", [0, 1, 2, 3, 4, 5, "auto"])
 def test_greedy_text_is_the_same_at_every_width(
-    folder: Path, greedy: Result, speculation: object
+    drafting: Path, greedy: Result, speculation: object
 ) -> None:
-    llm = opened(folder, speculation=speculation, fallback=False)
+    llm = opened(drafting, speculation=speculation, fallback=False)
     assert same(alone(llm, PROMPT, params(temperature=0, max_tokens=OUTPUT)), greedy)
 
 
 @pytest.mark.parametrize("rule", ["stop", "expect", "argmax"])
 def test_greedy_text_is_the_same_under_every_rule_and_the_controller(
-    folder: Path, greedy: Result, rule: str
+    drafting: Path, greedy: Result, rule: str
 ) -> None:
     llm = opened(
-        folder, width_rule=rule, fallback_min_drafted=3, fallback_steps=2, fallback_threshold=1.0
+        drafting, width_rule=rule, fallback_min_drafted=3, fallback_steps=2, fallback_threshold=1.0
     )
     assert same(alone(llm, PROMPT, params(temperature=0, max_tokens=OUTPUT)), greedy)
 
@@ -101,8 +87,8 @@ def test_a_limit_inside_a_block(plain: LLM, greedy: Result, limit: int) -> None:
     assert (result.token_ids, result.finish) == (greedy.token_ids[:limit], FinishReason.LENGTH)
 
 
-def test_nothing_leaks(folder: Path) -> None:
-    llm = opened(folder, speculation=5)
+def test_nothing_leaks(drafting: Path) -> None:
+    llm = opened(drafting, speculation=5)
     owners = llm._runtime.engine._owners
     before = owners.pages.free, owners.rings.free
     for prompt in ("a", "b" * 200):
@@ -113,15 +99,15 @@ def test_nothing_leaks(folder: Path) -> None:
     assert (owners.pages.free, owners.rings.free) == before
 
 
-def test_the_plan_counts_the_drafter(folder: Path) -> None:
+def test_the_plan_counts_the_drafter(drafting: Path) -> None:
     for speculation in ("auto", "off"):
-        llm = opened(folder, speculation=speculation)
+        llm = opened(drafting, speculation=speculation)
         assert llm.plan.capacity.nbytes == llm.state_bytes
 
 
-def test_a_width_that_cannot_be_is_refused(folder: Path, tmp_path: Path) -> None:
+def test_a_width_that_cannot_be_is_refused(drafting: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="at most 5"):
-        opened(folder, speculation=6)
+        opened(drafting, speculation=6)
     write_miniature(tmp_path, vocab=VOCAB)
     write_tokenizer(tmp_path)
     with pytest.raises(InputError, match="no drafter"):
@@ -147,16 +133,12 @@ def _no_profile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
 
-def speculator(llm: LLM) -> Speculator:
-    found = llm._runtime.engine._speculation
-    assert isinstance(found, Speculator)
-    return found
-
-
 @pytest.mark.usefixtures("_no_profile")
-def test_costs_are_measured_without_a_trace(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_costs_are_measured_without_a_trace(
+    drafting: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level("INFO", logger="deskside.speculation"):
-        llm = opened(folder)
+        llm = opened(drafting)
     assert "measured costs: draft " in caplog.text
     assert "forward by rows in ms: 1: " in caplog.text
     owners = llm._runtime.engine._owners
@@ -167,39 +149,39 @@ def test_costs_are_measured_without_a_trace(folder: Path, caplog: pytest.LogCapt
 
 
 @pytest.mark.usefixtures("_no_profile")
-def test_costs_are_kept_for_later_starts(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    first = speculator(opened(folder)).costs
+def test_costs_are_kept_for_later_starts(drafting: Path, caplog: pytest.LogCaptureFixture) -> None:
+    first = speculator(opened(drafting)).costs
     with caplog.at_level("INFO", logger="deskside.speculation"):
-        second = speculator(opened(folder))
+        second = speculator(opened(drafting))
     assert (second.costs, second.stored) == (first, first)
     assert f"costs of an earlier start: {first.curve()}" in caplog.text
-    again = speculator(opened(folder, measure_costs=True))
+    again = speculator(opened(drafting, measure_costs=True))
     assert again.stored == again.costs != first
-    assert speculator(opened(folder)).costs == again.costs
-    assert speculator(opened(folder, kv_format="float32")).costs != again.costs
+    assert speculator(opened(drafting)).costs == again.costs
+    assert speculator(opened(drafting, kv_format="float32")).costs != again.costs
 
 
 def test_where_costs_cannot_be_kept_a_seed_has_built_in_ones(
-    folder: Path,
+    drafting: Path,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    found = speculator(opened(folder))
+    found = speculator(opened(drafting))
     assert found.stored == STORED_COSTS != found.costs
     assert "requests with a seed count with built-in costs" in caplog.text
 
 
-def test_requests_without_a_seed_share_a_budget(folder: Path, greedy: Result) -> None:
-    llm = opened(folder, speculation="auto", fallback=False)
+def test_requests_without_a_seed_share_a_budget(drafting: Path, greedy: Result) -> None:
+    llm = opened(drafting, speculation="auto", fallback=False)
     free = params(temperature=0, max_tokens=OUTPUT, seed=None)
     assert all(result.token_ids == greedy.token_ids for result in llm.generate([PROMPT] * 3, free))
 
 
 def test_a_pause_leaves_the_drafters_context_current(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    drafting: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A draft after target-only steps is the draft of an engine that drafts in every step."""
     own = Drafter.draft
@@ -213,11 +195,11 @@ def test_a_pause_leaves_the_drafters_context_current(
 
     monkeypatch.setattr(Drafter, "draft", recorded)
     sampling = params(temperature=0, max_tokens=OUTPUT)
-    alone(opened(folder, speculation=0, fallback=False), PROMPT, sampling)
+    alone(opened(drafting, speculation=0, fallback=False), PROMPT, sampling)
     every = {position: found for position, (found,) in drafts.items()}
     drafts.clear()
     pauses = {"fallback_threshold": 1.0, "fallback_min_drafted": 5, "fallback_steps": 4}
-    result = alone(opened(folder, speculation=3, **pauses), PROMPT, sampling)
+    result = alone(opened(drafting, speculation=3, **pauses), PROMPT, sampling)
     assert result.acceptance.probes > 5
     assert len(every) == OUTPUT - 2
     assert OUTPUT // 10 < len(drafts) < OUTPUT // 2
@@ -225,8 +207,8 @@ def test_a_pause_leaves_the_drafters_context_current(
         assert found == every[position]
 
 
-def test_the_controller_trips_and_probes(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    llm = opened(folder, speculation=4, fallback_min_drafted=8, fallback_steps=5)
+def test_the_controller_trips_and_probes(drafting: Path, caplog: pytest.LogCaptureFixture) -> None:
+    llm = opened(drafting, speculation=4, fallback_min_drafted=8, fallback_steps=5)
     with caplog.at_level("INFO", logger="deskside.speculation"):
         result = alone(llm, PROMPT, params(temperature=0, max_tokens=60))
     assert "accepted 0.0% of 8 proposals; target-only for 5 steps" in caplog.text
