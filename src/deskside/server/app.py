@@ -24,6 +24,7 @@ from deskside.server.openai.chat import ChatFields, Rendered, chat, render
 from deskside.server.openai.completions import complete
 from deskside.server.openai.fields import CompletionFields
 from deskside.server.openai.replies import ChatCompletion, Completion
+from deskside.server.page.routes import add_page
 from deskside.server.record import RequestLog
 from deskside.server.responses.fields import ResponsesFields
 from deskside.server.responses.respond import respond
@@ -77,6 +78,7 @@ def make_app(service: Service, rules: Rules) -> ASGIApp:
     app.include_router(router)
     unguarded = APIRouter()
     add_live(unguarded)
+    add_page(unguarded)
     app.include_router(unguarded)
     _answer_errors(app)
     layers: ASGIApp = app

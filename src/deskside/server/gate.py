@@ -6,7 +6,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from deskside.server.engine import RemoteEngine
 from deskside.server.faults import Fault
-from deskside.server.guard import LIVE
+from deskside.server.guard import OPEN
 
 __all__ = ["Gate"]
 
@@ -20,7 +20,7 @@ class Gate:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or answer 503."""
-        if scope["type"] == "http" and scope["path"] != LIVE and self.engine.facts is None:
+        if scope["type"] == "http" and scope["path"] not in OPEN and self.engine.facts is None:
             try:
                 self.engine.require_ready()
             except Fault as fault:

@@ -1,7 +1,7 @@
 """Who may call: the API key, the names the service goes by, and web pages of other origins.
 
 Runs before any body is read. Only the live probe is open to everybody, so that a supervisor needs
-no key to see that the process is there.
+no key to see that the process is there, and the files of the page, which asks for the key itself.
 """
 
 import hmac
@@ -13,10 +13,13 @@ from urllib.parse import urlsplit
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from deskside.server.faults import Fault
+from deskside.server.page.routes import PAGE_PATHS
 
 __all__ = ["Guard", "Rules", "is_loopback", "keys_of"]
 
 LIVE = "/health/live"
+OPEN = frozenset({LIVE}) | PAGE_PATHS
+"""Paths that need no key."""
 ADMIN = "/admin/"
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
@@ -72,7 +75,7 @@ class Rules:
         if self.hosts is not None and _name(host) not in self.hosts:
             raise _forbidden(f"this service does not go by the name {host!r:.80} (--allowed-hosts)")
         self._check_origin(headers, host)
-        if scope["path"] == LIVE:
+        if scope["path"] in OPEN:
             return
         if scope["path"].startswith(ADMIN) and not _is_local(scope):
             raise _forbidden("only this machine may administrate")

@@ -11,7 +11,7 @@ from deskside.core import Emission, FinishReason, TokenLogprob
 from deskside.server import faults
 from deskside.server.engine import Ticket
 from deskside.server.metrics import Ended
-from deskside.server.openai.replies import Finish, Usage
+from deskside.server.openai.replies import CompletionDetails, Finish, Usage
 from deskside.server.record import RequestRecord
 from deskside.server.service import Service
 from deskside.text.answer import AnswerStream, Part
@@ -99,9 +99,13 @@ class Answer:
         group = len(self.choices) // self.prompts
         prompt = sum(choice.prompt_tokens for choice in self.choices[::group])
         output = sum(choice.tokens for choice in self.choices)
-        reasoning = sum(choice.text.reasoning_tokens for choice in self.choices)
-        forced = sum(choice.forced for choice in self.choices)
-        return Usage.of(prompt, output, reasoning, forced)
+        details = CompletionDetails(
+            reasoning_tokens=sum(choice.text.reasoning_tokens for choice in self.choices),
+            forced_tokens=sum(choice.forced for choice in self.choices),
+            accepted_prediction_tokens=self.record.accepted,
+            rejected_prediction_tokens=self.record.verified - self.record.accepted,
+        )
+        return Usage.of(prompt, output, details)
 
     def _note(self, place: int, emission: Emission) -> None:
         record = self.record

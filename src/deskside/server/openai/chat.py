@@ -30,6 +30,7 @@ from deskside.server.openai.replies import (
     ChatLogprobs,
     ChatMessage,
     TokenLogprobs,
+    Usage,
 )
 from deskside.server.service import Service, new_call_id, new_id, now
 from deskside.server.stream import DONE, event, fault_event, stream, unless_gone
@@ -143,10 +144,9 @@ class _Work:
     name: str
     created: int
 
-    def chunk(self, choice: ChatChunkChoice | None, **usage: Any) -> bytes:
+    def chunk(self, choice: ChatChunkChoice | None, usage: Usage | None = None) -> bytes:
         """Return a chunk as an event."""
-        if self.fields.includes_usage:
-            usage.setdefault("usage", None)
+        counts = {"usage": usage} if self.fields.includes_usage else {}
         return event(
             ChatChunk(
                 id=self.name,
@@ -155,7 +155,7 @@ class _Work:
                 model=self.service.model,
                 system_fingerprint=self.service.fingerprint,
                 choices=[] if choice is None else [choice],
-                **usage,
+                **counts,
             )
         )
 
@@ -267,8 +267,9 @@ async def _events(work: _Work, answer: Answer) -> AsyncIterator[bytes]:
         for place in range(len(answer.choices)):
             yield _delta(work, place, ChatDelta(role="assistant", content=""))
         async for place, piece in pieces:
-            for delta in _deltas(work, piece, answer.choices[place].calls):
-                yield _delta(work, place, *delta)
+            usage = answer.usage() if work.fields.counts_always else None
+            for delta, logprobs in _deltas(work, piece, answer.choices[place].calls):
+                yield _delta(work, place, delta, logprobs, usage)
             if piece.finish is not None:
                 yield work.chunk(
                     ChatChunkChoice(
@@ -276,10 +277,11 @@ async def _events(work: _Work, answer: Answer) -> AsyncIterator[bytes]:
                         delta=ChatDelta(),
                         finish_reason=_finish(answer.choices[place]),
                         seed=answer.ticket.seeds.get(place),
-                    )
+                    ),
+                    usage,
                 )
         if work.fields.includes_usage:
-            yield work.chunk(None, usage=answer.usage())
+            yield work.chunk(None, answer.usage())
         yield DONE
     except Fault as fault:
         answer.record.finish = str(fault.code)
@@ -313,8 +315,11 @@ def _deltas(work: _Work, piece: Piece, calls: int) -> list[tuple[ChatDelta, Chat
 
 
 def _delta(
-    work: _Work, place: int, delta: ChatDelta, logprobs: ChatLogprobs | None = None
+    work: _Work,
+    place: int,
+    delta: ChatDelta,
+    logprobs: ChatLogprobs | None = None,
+    usage: Usage | None = None,
 ) -> bytes:
-    return work.chunk(
-        ChatChunkChoice(index=place, delta=delta, logprobs=logprobs, finish_reason=None)
-    )
+    choice = ChatChunkChoice(index=place, delta=delta, logprobs=logprobs, finish_reason=None)
+    return work.chunk(choice, usage)

@@ -70,6 +70,8 @@ class StreamOptions(BaseModel):
     model_config = ConfigDict(strict=True)
 
     include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+    """Whether every chunk of a chat has the counts so far, as vLLM calls it."""
 
 
 class SamplingFields(BaseModel):
@@ -121,6 +123,13 @@ class SamplingFields(BaseModel):
     def includes_usage(self) -> bool:
         """Whether a stream ends with a chunk of counts."""
         return bool(self.stream_options and self.stream_options.include_usage)
+
+    @property
+    def counts_always(self) -> bool:
+        """Whether every chunk has the counts so far."""
+        return self.includes_usage and bool(
+            self.stream_options and self.stream_options.continuous_usage_stats
+        )
 
     def params(
         self, max_tokens: int, vocab: int, logprobs: int | None, stop_after: str = ""

@@ -43,6 +43,9 @@ class CompletionDetails(BaseModel):
 
     reasoning_tokens: int = 0
     forced_tokens: int = 0
+    accepted_prediction_tokens: int = 0
+    rejected_prediction_tokens: int = 0
+    """Of the proposals that speculation verified, those that stayed and those that did not."""
 
 
 class Usage(BaseModel):
@@ -55,16 +58,14 @@ class Usage(BaseModel):
     completion_tokens_details: CompletionDetails
 
     @staticmethod
-    def of(prompt: int, output: int, reasoning: int = 0, forced: int = 0) -> "Usage":
+    def of(prompt: int, output: int, details: CompletionDetails | None = None) -> "Usage":
         """Return the counts of a prompt and its output."""
         return Usage(
             prompt_tokens=prompt,
             completion_tokens=output,
             total_tokens=prompt + output,
             prompt_tokens_details=PromptDetails(cached_tokens=0),
-            completion_tokens_details=CompletionDetails(
-                reasoning_tokens=reasoning, forced_tokens=forced
-            ),
+            completion_tokens_details=details or CompletionDetails(),
         )
 
 
