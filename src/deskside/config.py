@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args, get_origin
 
 from deskside.core import SamplingParams
 from deskside.errors import InputError
@@ -483,19 +483,30 @@ def read_file(path: Path) -> Values:
         raise InputError(f"--config {path}: cannot be read ({error.strerror})") from error
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise InputError(f"--config {path}: is not TOML ({error!s:.80})") from error
-    known = [_key(option) for option in option_fields()]
+    known = {_key(option): option for option in option_fields()}
     for key in table:
         if key not in known:
             raise InputError(f"--config {path}: {key!r:.60} is none of {', '.join(known)}")
-    return {key: _spelled(path, key, value) for key, value in table.items()}
+    return {key: _spelled(path, known[key], value) for key, value in table.items()}
 
 
-def _spelled(path: Path, key: str, value: object) -> str | list[str]:
-    if isinstance(value, list) and all(isinstance(item, str) for item in value):
-        return value
-    if isinstance(value, str | int | float) and not isinstance(value, bool):
-        return str(value)
-    raise InputError(f"--config {path}: {key} must be a number or text, got {value!r:.60}")
+def _spelled(path: Path, option: Field[Any], value: object) -> str | list[str]:
+    """Return a value as a flag spells it, if its kind is the option's."""
+    if option.type is bool:
+        if isinstance(value, bool):
+            return str(value).lower()
+        kind = "true or false"
+    elif get_origin(option.type) is tuple:
+        if isinstance(value, str):
+            return [value]
+        if isinstance(value, list) and all(isinstance(item, str) for item in value):
+            return value
+        kind = "text, or a list of texts"
+    else:
+        if isinstance(value, str | int | float) and not isinstance(value, bool):
+            return str(value)
+        kind = "a number or text"
+    raise InputError(f"--config {path}: {_key(option)} must be {kind}, got {value!r:.60}")
 
 
 def profile_folder(environ: Mapping[str, str] | None = None) -> Path:

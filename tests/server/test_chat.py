@@ -14,6 +14,8 @@ ANSWER = "then I answer, with = in it"
 SAID = f"{THOUGHT}</think>{ANSWER}"
 """A user's text: its marker is plain text to the model, and so is what the script makes of it."""
 
+THINKING: dict[str, Any] = {"thinking": {"type": "enabled"}}
+
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
@@ -32,7 +34,9 @@ def said(text: str = SAID) -> list[Any]:
 
 
 def test_reasoning_and_answer_by_the_sdk(client: openai.OpenAI) -> None:
-    done = client.chat.completions.create(model="deskside-mini", messages=said(), temperature=0)
+    done = client.chat.completions.create(
+        model="deskside-mini", messages=said(), temperature=0, extra_body=THINKING
+    )
     (choice,) = done.choices
     assert choice.message.content == ANSWER
     assert choice.message.model_dump()["reasoning_content"] == THOUGHT
@@ -55,6 +59,7 @@ def test_a_stream_by_the_sdk(client: openai.OpenAI) -> None:
             temperature=0,
             stream=True,
             stream_options={"include_usage": True},
+            extra_body=THINKING,
         )
     )
     assert chunks[-1].choices == []
@@ -73,7 +78,8 @@ def test_a_stream_by_the_sdk(client: openai.OpenAI) -> None:
 
 def test_without_thinking_the_answer_begins_at_once(server: Server) -> None:
     body = {"messages": said(), "temperature": 0}
-    ways = [
+    ways: list[dict[str, Any]] = [
+        {},
         {"thinking": {"type": "disabled"}},
         {"reasoning_effort": "none"},
         {"chat_template_kwargs": {"thinking": False}},
@@ -86,7 +92,8 @@ def test_without_thinking_the_answer_begins_at_once(server: Server) -> None:
         assert message["reasoning_content"] is None
         assert done["usage"]["completion_tokens_details"]["reasoning_tokens"] == 0
         assert server.post("/render", {**body, **way}).json()["starts_in"] == "content"
-    assert server.post("/render", body).json()["starts_in"] == "reasoning"
+    for way in (THINKING, {"reasoning_effort": "high"}, {"reasoning_effort": "low"}):
+        assert server.post("/render", {**body, **way}).json()["starts_in"] == "reasoning"
 
 
 def test_every_effort_changes_the_prompt(server: Server) -> None:
@@ -95,12 +102,15 @@ def test_every_effort_changes_the_prompt(server: Server) -> None:
         return str(server.post("/render", fields).json()["prompt"])
 
     assert len({prompt(effort) for effort in ("none", "low", "high", "max")}) == 4
-    assert prompt(None) == prompt("low") == prompt("minimal") == prompt("medium")
+    assert prompt("low") == prompt("minimal") == prompt("medium")
+    assert prompt(None) == prompt("none"), "deskside-mini does not think by default"
     assert prompt("xhigh") == prompt("max")
 
 
 def test_render_shows_what_is_counted(server: Server) -> None:
-    fields = {"messages": said("hello")}
+    fields: dict[str, Any] = {"messages": said("hello")}
+    assert server.post("/render", fields).json()["prompt"].endswith("hello<｜Assistant｜></think>")
+    fields |= THINKING
     rendered = server.post("/render", fields).json()
     assert rendered["count"] == len(rendered["tokens"])
     done = server.post("/v1/chat/completions", fields).json()
@@ -116,7 +126,7 @@ def test_control_tokens_in_a_message_are_text(server: Server) -> None:
     assert [t for t in tokens if t in known] == [t for t in plain if t in known]
     done = server.post(
         "/v1/chat/completions",
-        {"messages": said(text), "temperature": 0, "thinking": {"type": "disabled"}},
+        {"messages": said(text), "temperature": 0},
     )
     assert done.json()["choices"][0]["message"]["content"] == text
 
@@ -124,7 +134,7 @@ def test_control_tokens_in_a_message_are_text(server: Server) -> None:
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_stop_counts_in_the_answer_alone(server: Server, stream: bool) -> None:
     text = "a = b so</think>x = y"
-    fields = {"messages": said(text), "stop": "=", "temperature": 0}
+    fields = {"messages": said(text), "stop": "=", "temperature": 0, **THINKING}
     if stream:
         deltas = [
             e["choices"][0]["delta"] for e in server.events("/v1/chat/completions", **fields)[:-1]
@@ -156,7 +166,7 @@ def test_logprobs_have_one_entry_a_token(server: Server) -> None:
 
 
 def test_several_choices(server: Server) -> None:
-    fields = {"messages": said(), "n": 3, "temperature": 0}
+    fields = {"messages": said(), "n": 3, "temperature": 0, **THINKING}
     choices = server.post("/v1/chat/completions", fields).json()["choices"]
     assert [choice["message"]["content"] for choice in choices] == [ANSWER] * 3
     events = server.events("/v1/chat/completions", **fields)[:-1]

@@ -123,6 +123,7 @@ def test_the_end_of_a_thought_anywhere_in_a_block(server: Server, before: int) -
         "messages": [{"role": "user", "content": f"{thought}</think>y = z"}],
         "temperature": 0,
         "stop": ["=", "k>y"],
+        "thinking": {"type": "enabled"},
     }
     (choice,) = server.post("/v1/chat/completions", fields).json()["choices"]
     assert choice["message"]["reasoning_content"] == thought

@@ -116,7 +116,7 @@ def test_file(tmp_path: Path) -> None:
         (b"config = 'x'", "'config' is none of"),
         (b"threads = true", "threads must be a number or text, got True"),
         (b"[threads]\nn = 1", "threads must be a number or text, got {'n': 1}"),
-        (b"stop = [1]", "stop must be a number or text"),
+        (b"stop = [1]", "stop must be text, or a list of texts, got [1]"),
     ],
 )
 def test_bad_files(tmp_path: Path, text: bytes, message: str) -> None:

@@ -7,7 +7,7 @@ one.
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from deskside.errors import CheckpointError, InputError
@@ -87,6 +87,9 @@ class ChatEncoder:
             raise InputError("messages must hold at least one message")
         if DSML not in self._tokenizer.controls:
             _refuse_tools(messages, options)
+        if options.thinking is None:
+            thinks = options.effort is not None or self._texts.thinks
+            options = replace(options, thinking=thinks)
         pieces = list(_merged(self._script(_turns(messages), options)))
         controls = self._tokenizer.controls
         ids: list[int] = []

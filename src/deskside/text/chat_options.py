@@ -32,13 +32,14 @@ class ChatOptions:
     """How a conversation is to be continued.
 
     Attributes:
-        thinking: whether the model reasons before it answers.
+        thinking: whether the model reasons before it answers. None is yes where there is an
+            effort, else the checkpoint's default.
         effort: how much, by a name that the checkpoint knows; None is its default.
         keep_reasoning: whether the reasoning of earlier turns stays in the prompt.
         tools: what the model may call; with any, the reasoning of earlier turns stays.
     """
 
-    thinking: bool = True
+    thinking: bool | None = None
     effort: str | None = None
     keep_reasoning: bool = False
     tools: tuple[Tool, ...] = ()
@@ -50,8 +51,7 @@ def read_options(
     """Read the fields of a request by their own names; None is a field that is not there.
 
     Whether to think is said by the first that is there: `thinking`, the template's `thinking` or
-    `enable_thinking`, an effort of none; else the model thinks. The effort is `reasoning_effort`,
-    else the template's.
+    `enable_thinking`, an effort of none. The effort is `reasoning_effort`, else the template's.
 
     Raises:
         InputError: a field has another type or an unknown value; the message names it.
@@ -66,7 +66,7 @@ def read_options(
         _switch(template, "enable_thinking"),
         False if name == "none" else None,
     )
-    thinks = next((word for word in said if word is not None), True)
+    thinks = next((word for word in said if word is not None), None)
     return ChatOptions(thinks, effort, _switch(template, "drop_thinking") is False)
 
 

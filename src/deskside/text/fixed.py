@@ -21,6 +21,8 @@ FILE = Path("encoding", "encoding_dsv4.py")
 
 EFFORTS = "REASONING_EFFORT_PROMPTS"
 DEFAULT = "DEFAULT_REASONING_EFFORT"
+THINKING = "DEFAULT_THINKING"
+"""Ours, not the published program's: whether a model thinks that is asked for neither."""
 PREVIEW = "REASONING_EFFORT_MAX"
 TOOLS = "TOOLS_TEMPLATE"
 SCHEMAS = "tool_schemas"
@@ -50,6 +52,8 @@ class FixedTexts:
     """Why an effort that is not there is not there."""
     tools: tuple[str, str] | None = None
     """What stands before and behind the list of tools, if the file says it."""
+    thinks: bool = True
+    """Whether the model thinks unless a request says."""
 
     @staticmethod
     def open(folder: Path) -> "FixedTexts":
@@ -63,20 +67,23 @@ class FixedTexts:
             return FixedTexts(str(path))
         values = _constants(_source(folder, path), str(path))
         tools = _around_tools(values[TOOLS], str(path)) if TOOLS in values else None
+        thinks = _switch(values.get(THINKING), str(path), THINKING)
         if EFFORTS not in values:
             lack = (
                 "is that of the preview; get the 0731 checkpoint's"
                 if PREVIEW in values
                 else f"has no {EFFORTS}"
             )
-            return FixedTexts(str(path), lack=lack, tools=tools)
+            return FixedTexts(str(path), lack=lack, thinks=thinks, tools=tools)
         efforts = _efforts(values[EFFORTS], str(path))
         default = _text(values.get(DEFAULT), str(path), DEFAULT)
         if default not in efforts:
             raise CheckpointError(
                 f"{path}: {DEFAULT} is {default!r:.60}, which {EFFORTS} lacks; {AGAIN}"
             )
-        return FixedTexts(str(path), efforts, default, "does not have it", tools)
+        return FixedTexts(
+            str(path), efforts, default, "does not have it", thinks=thinks, tools=tools
+        )
 
     def effort(self, name: str | None) -> str:
         """Return what an effort (None: the checkpoint's default) puts before the conversation.
@@ -137,7 +144,7 @@ def _constants(source: str, where: str) -> dict[str, ast.expr]:
     found: dict[str, ast.expr] = {}
     for statement in body:
         target, value = _assignment(statement)
-        if target not in (EFFORTS, DEFAULT, PREVIEW, TOOLS) or value is None:
+        if target not in (EFFORTS, DEFAULT, PREVIEW, THINKING, TOOLS) or value is None:
             continue
         if target in found:
             raise CheckpointError(f"{where}: {target} stands twice; {AGAIN}")
@@ -187,6 +194,15 @@ def _around_tools(value: ast.expr, where: str) -> tuple[str, str]:
     if len(sides) != 2:
         raise CheckpointError(f"{where}: {TOOLS} must name {SCHEMAS} once; {AGAIN}")
     return sides[0], sides[1]
+
+
+def _switch(value: ast.expr | None, where: str, what: str) -> bool:
+    """Return True or False as it stands there; True where nothing does."""
+    if value is None:
+        return True
+    if not isinstance(value, ast.Constant) or not isinstance(value.value, bool):
+        raise CheckpointError(f"{where}: {what} must be True or False; {AGAIN}")
+    return value.value
 
 
 def _text(value: ast.expr | None, where: str, what: str) -> str:

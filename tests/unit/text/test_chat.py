@@ -21,8 +21,8 @@ from deskside.text.tools import DSML, Tool, ToolCall, written_calls
 from tests.unit.text.conftest import small_tokenizer
 
 CHAT = ChatOptions(thinking=False)
-THINKING = ChatOptions()
-KEEPING = ChatOptions(keep_reasoning=True)
+THINKING = ChatOptions(thinking=True)
+KEEPING = ChatOptions(thinking=True, keep_reasoning=True)
 U, A, T, E = "<｜User｜>", "<｜Assistant｜>", "<think>", "</think>"
 EFFORTS = {"low": "", "high": "Think!\n\n", "max": f"Use ｜DSML｜ and {T}!\n\n"}
 CONTROLS = (U, A, E, "｜DSML｜", "<｜▁pad▁｜>", "<|EOT|>", "<dsml:", "<｜place▁holder▁no▁7｜>")
@@ -136,6 +136,17 @@ CASES = [
     ),
     ([result("r1", "1")], CHAT, f"{U}{R1}{A}{E}"),
 ]
+
+
+def test_a_request_decides_before_the_checkpoint(tokenizer: Tokenizer) -> None:
+    for thinks in (True, False):
+        texts = FixedTexts("encoder.py", EFFORTS, thinks=thinks)
+        encoder = ChatEncoder(tokenizer, texts, "model")
+        texts_of = [
+            encoder.render([user("Hi")], ChatOptions(asked)).text for asked in (None, True, False)
+        ]
+        shown = [text.rpartition(A)[2] for text in texts_of]
+        assert shown == [T if thinks else E, T, E]
 
 
 @pytest.mark.parametrize(("messages", "options", "text"), CASES)
@@ -259,8 +270,8 @@ def test_the_model_that_ships_keeps_text_and_control_apart(
     mini: tuple[Tokenizer, ChatEncoder], text: str
 ) -> None:
     tokenizer, encoder = mini
-    prompt = encoder.render([user(text)], THINKING)
-    want = [tokenizer.bos, *(tokenizer.controls[name] for name in (U, A, T))]
+    prompt = encoder.render([user(text)], ChatOptions())
+    want = [tokenizer.bos, *(tokenizer.controls[name] for name in (U, A, E))]
     assert controls_of(tokenizer, prompt) == want
     assert prompt.ids[2:-2] == tokenizer.encode_plain(text)
     assert tokenizer.decode(prompt.ids[2:-2]) == text
@@ -272,8 +283,8 @@ def test_each_effort_of_the_model_that_ships_is_another_prompt(
     _, encoder = mini
     efforts = (None, "low", "high", "max")
     prompts = [encoder.render([user("hi")], ChatOptions(effort=effort)) for effort in efforts]
-    assert prompts[0] == prompts[1]
-    assert len({prompt.ids for prompt in prompts}) == 3
+    assert prompts[0] == encoder.render([user("hi")], CHAT), "it does not think by default"
+    assert len({prompt.ids for prompt in prompts}) == 4
 
 
 def test_text_without_control_tokens_is_encoded_as_ever(tokenizer: Tokenizer) -> None:

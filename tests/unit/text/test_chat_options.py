@@ -22,24 +22,25 @@ ON, OFF = {"type": "enabled"}, {"type": "disabled"}
     ],
 )
 def test_efforts(name: str, effort: str) -> None:
-    assert read_options(reasoning_effort=name) == ChatOptions(True, effort)
+    assert read_options(reasoning_effort=name) == ChatOptions(None, effort)
     assert read_options(chat_template_kwargs={"reasoning_effort": name}) == ChatOptions(
-        True, effort
+        None, effort
     )
 
 
 @pytest.mark.parametrize(
     ("fields", "thinks"),
     [
-        ({}, True),
+        ({}, None),
         ({"reasoning_effort": "none"}, False),
         ({"thinking": OFF}, False),
         ({"thinking": ON}, True),
         ({"chat_template_kwargs": {"thinking": False}}, False),
         ({"chat_template_kwargs": {"enable_thinking": False}}, False),
         ({"chat_template_kwargs": {"reasoning_effort": "none"}}, False),
-        ({"chat_template_kwargs": {"thinking": None}}, True),
-        ({"chat_template_kwargs": {}}, True),
+        ({"chat_template_kwargs": {"thinking": None}}, None),
+        ({"chat_template_kwargs": {}}, None),
+        ({"reasoning_effort": "low"}, None),
         # the first one decides
         ({"thinking": ON, "chat_template_kwargs": {"thinking": False}}, True),
         ({"thinking": ON, "reasoning_effort": "none"}, True),
@@ -48,14 +49,14 @@ def test_efforts(name: str, effort: str) -> None:
         ({"chat_template_kwargs": {"enable_thinking": True}, "reasoning_effort": "none"}, True),
     ],
 )
-def test_whether_to_think(fields: dict[str, Any], thinks: bool) -> None:
+def test_whether_to_think(fields: dict[str, Any], thinks: bool | None) -> None:
     assert read_options(**fields).thinking is thinks
 
 
 def test_the_request_wins_over_the_template() -> None:
     template = {"reasoning_effort": "high", "drop_thinking": False}
-    assert read_options("max", None, template) == ChatOptions(True, "max", keep_reasoning=True)
-    assert read_options(None, None, template) == ChatOptions(True, "high", keep_reasoning=True)
+    assert read_options("max", None, template) == ChatOptions(None, "max", keep_reasoning=True)
+    assert read_options(None, None, template) == ChatOptions(None, "high", keep_reasoning=True)
     assert not read_options(chat_template_kwargs={"drop_thinking": True}).keep_reasoning
 
 

@@ -92,6 +92,19 @@ def test_the_model_that_ships_has_three_efforts() -> None:
     assert set(texts.efforts) == {"low", "high", "max"}
     assert len(set(texts.efforts.values())) == 3
     assert texts.effort(None) == ""
+    assert not texts.thinks, "it was never taught to end a thought"
+
+
+@pytest.mark.parametrize(
+    ("line", "thinks"),
+    [("", True), ("DEFAULT_THINKING = True", True), ("DEFAULT_THINKING: bool = False", False)],
+)
+def test_the_file_may_say_whether_the_model_thinks(tmp_path: Path, line: str, thinks: bool) -> None:
+    write(tmp_path, GOOD + line)
+    assert FixedTexts.open(tmp_path).thinks is thinks
+    write(tmp_path, line)
+    assert FixedTexts.open(tmp_path).thinks is thinks
+    assert FixedTexts.open(tmp_path / "no folder").thinks
 
 
 TOOLS = "TOOLS_TEMPLATE = "
@@ -151,6 +164,9 @@ PROMPTS = "REASONING_EFFORT_PROMPTS = "
         (PROMPTS + "{'low': ''}\nDEFAULT_REASONING_EFFORT = None", "must be a plain text"),
         (PROMPTS + "{'low': ''}\nDEFAULT_REASONING_EFFORT = 'mid'", "'mid', which"),
         (GOOD + PROMPTS + "{'low': 'other'}", "stands twice"),
+        (GOOD + "DEFAULT_THINKING = 0", "DEFAULT_THINKING must be True or False"),
+        (GOOD + "DEFAULT_THINKING = not 1", "DEFAULT_THINKING must be True or False"),
+        (GOOD + "DEFAULT_THINKING = None", "DEFAULT_THINKING must be True or False"),
         ("x = 1\n" * (MOST_BYTES // 6 + 1), f"most is {MOST_BYTES}"),
     ],
     ids=lambda value: repr(value[:40]),

@@ -46,3 +46,7 @@ Functions, one a line:
 {tool_schemas}
 
 Use only these functions, and only arguments that they have."""
+
+# It was not trained to think either, and never ends a thought: it answers at once unless a request
+# asks for thinking or for an effort.
+DEFAULT_THINKING = False
