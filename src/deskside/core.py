@@ -84,8 +84,9 @@ class SamplingParams:
     drawn, and no stop string ends the text. With `stop_after` stop strings count only behind that
     text, such as the end of reasoning. `speculate.policy` states the formulas. `logprobs` asks for
     the log probability of every emitted token and for that many of the likeliest tokens beside it;
-    they are the model's own, at temperature 1 and before any other option. `thought` says when
-    reasoning is closed for the model. A `seed` of None is
+    they are the model's own, at temperature 1 and before any other option. With `prompt_logprobs`
+    the prompt's tokens get theirs too, all but the first, which follows nothing; then `max_tokens`
+    may be 0. `thought` says when reasoning is closed for the model. A `seed` of None is
     replaced by a random one at submission, which is returned with the result.
     """
 
@@ -106,6 +107,7 @@ class SamplingParams:
     stop_after: str = ""
     logprobs: int | None = None
     thought: Thought | None = None
+    prompt_logprobs: bool = False
 
     def __post_init__(self) -> None:
         """Refuse values outside their range, naming the option."""
@@ -115,8 +117,9 @@ class SamplingParams:
             raise InputError(f"top-p must lie in (0, 1], got {self.top_p}")
         if self.top_k < 0:
             raise InputError(f"top-k must be 0 (off) or positive, got {self.top_k}")
-        if self.max_tokens < 1:
-            raise InputError(f"max-tokens must be at least 1, got {self.max_tokens}")
+        least = 0 if self.prompt_logprobs else 1
+        if self.max_tokens < least:
+            raise InputError(f"max-tokens must be at least {least}, got {self.max_tokens}")
         if self.seed is not None and not 0 <= self.seed < 2**63:
             raise InputError(f"seed must lie in [0, 2^63), got {self.seed}")
         if any(not text for text in self.stop):
@@ -259,9 +262,10 @@ class Emission:
     """What one span brought: the rows kept, the tokens emitted, and whether that was the end.
 
     `verified` and `accepted` count its proposals; those behind a stop are not counted as accepted.
-    `logprobs` has one entry a token where the request asks, else none. `fault` says in one line
-    what went wrong where `finish` is ERROR; then nothing was kept or emitted. The last `forced` of
-    the tokens were not drawn; they become rows of the sequence's next span.
+    `logprobs` has one entry a token where the request asks, else none; `prompt_logprobs` one for
+    each token of the prompt that follows a row of the span. `fault` says in one line what went
+    wrong where `finish` is ERROR; then nothing was kept or emitted. The last `forced` of the tokens
+    were not drawn; they become rows of the sequence's next span.
     """
 
     kept: int
@@ -273,6 +277,7 @@ class Emission:
     logprobs: tuple[TokenLogprob, ...] = ()
     fault: str | None = None
     forced: int = 0
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,8 @@ class Result:
 
     `prefill_s` runs from submission to the first token, `decode_s` from there to the last one.
     `token_ids` holds every emitted token, the end token among them; `logprobs` has one entry for
-    each where they were asked for. Where `finish` is ERROR, `fault` is one line about it.
+    each where they were asked for, and `prompt_logprobs` one for each token of the prompt but the
+    first. Where `finish` is ERROR, `fault` is one line about it.
     """
 
     text: str
@@ -56,6 +57,7 @@ class Result:
     acceptance: Acceptance
     logprobs: tuple[TokenLogprob, ...] = ()
     fault: str | None = None
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +141,11 @@ class LLM:
                 emission = self._step().get(sequence)
                 if emission is not None and emission.fault is not None:
                     raise DesksideError(f"internal fault: {emission.fault}")
-                if emission is not None and emission.tokens:
-                    yield progress.take(emission)
+                if emission is None:
+                    continue
+                delta = progress.take(emission)
+                if emission.tokens or emission.finish is not None:
+                    yield delta
         finally:
             self._leave([sequence])
 
@@ -162,8 +167,7 @@ class LLM:
                 running[sequence] = progress
             while any(progress.finish is None for progress in running.values()):
                 for sequence, emission in self._step().items():
-                    if emission.tokens or emission.finish:
-                        running[sequence].take(emission)
+                    running[sequence].take(emission)
         finally:
             self._leave(list(running))
         return [progress.result() for progress in running.values()]
@@ -229,13 +233,16 @@ class _Progress:
     acceptance: Acceptance = field(default_factory=Acceptance)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     fault: str | None = None
+    prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
 
     def take(self, emission: Emission) -> Delta:
         """Add a step's tokens and return what became certain."""
+        self.prompt_logprobs += emission.prompt_logprobs
         self.last = time.perf_counter()
         if self.tokens:
             self.acceptance = self.acceptance.after(emission)
-        self.first = self.first or self.last
+        if emission.tokens or emission.finish is not None:
+            self.first = self.first or self.last
         self.tokens += emission.tokens
         self.logprobs += emission.logprobs
         self.finish, self.fault = emission.finish, emission.fault
@@ -269,4 +276,5 @@ class _Progress:
             acceptance=self.acceptance,
             logprobs=tuple(self.logprobs),
             fault=self.fault,
+            prompt_logprobs=tuple(self.prompt_logprobs),
         )

@@ -128,7 +128,10 @@ class Target:
         for at, row in enumerate(batch.logit_rows.tolist()):
             name = owners[int(batch.span[row])]
             index = int(batch.positions[row]) + 1 - len(self.tokens.prompts[name])
-            self._write(logits[at], scripts[name], index)
+            if index < 0:  # a row of a prompt that is scored
+                logits[at, self.tokens.prompts[name][index]] = LIKELY
+            else:
+                self._write(logits[at], scripts[name], index)
         return logits
 
     def _write(self, logits: Tensor, script: Script, index: int) -> None:

@@ -187,3 +187,59 @@ def test_logprobs_have_one_entry_a_token(server: Server) -> None:
     parts = [e["choices"][0]["logprobs"] for e in events[:-1] if e["choices"][0]["logprobs"]]
     assert [t for part in parts for t in part["tokens"]] == listed["tokens"]
     assert [o for part in parts for o in part["text_offset"]] == listed["text_offset"]
+
+
+PROMPTS: list[Any] = ["def area", SCRIPT, ["a b", "x\U0001f642y"], [[0, 300], [400, 401, 402]], [7]]
+
+
+@pytest.mark.parametrize("most", [0, 1, 6])
+@pytest.mark.parametrize("prompt", PROMPTS, ids=lambda one: repr(one)[:20])
+def test_an_echoed_prompt_is_scored(server: Server, prompt: Any, most: int) -> None:
+    fields = {"prompt": prompt, "echo": True, "logprobs": 2, "max_tokens": most}
+    done = server.complete(**fields)
+    plain = server.complete(prompt=prompt, echo=True, max_tokens=most)
+    assert [c["text"] for c in done["choices"]] == [c["text"] for c in plain["choices"]]
+    assert done["usage"] == plain["usage"]
+    entries = sum(len(choice["logprobs"]["tokens"]) for choice in done["choices"])
+    assert entries == done["usage"]["total_tokens"]
+    for choice in done["choices"]:
+        _is_well_listed(choice)
+    events = server.events("/v1/completions", **fields)
+    assert events[-1] == "[DONE]"
+    for want in done["choices"]:
+        mine = [e["choices"][0] for e in events[:-1] if e["choices"][0]["index"] == want["index"]]
+        parts = [one["logprobs"] for one in mine if one.get("logprobs")]
+        for kind, values in want["logprobs"].items():
+            assert [value for part in parts for value in part[kind]] == values
+        assert "".join(one["text"] for one in mine) == want["text"]
+        assert [one["finish_reason"] for one in mine if one["finish_reason"]] == [
+            want["finish_reason"]
+        ]
+
+
+def _is_well_listed(choice: dict[str, Any]) -> None:
+    listed = choice["logprobs"]
+    assert len({len(values) for values in listed.values()}) == 1
+    assert (listed["token_logprobs"][0], listed["top_logprobs"][0]) == (None, None)
+    assert None not in listed["token_logprobs"][1:]
+    offsets = listed["text_offset"]
+    assert offsets == sorted(offsets)
+    ends = [*offsets[1:], len(choice["text"])]
+    for token, number, top, start, end in zip(
+        *(listed[kind] for kind in ("tokens", "token_logprobs", "top_logprobs")),
+        offsets,
+        ends,
+        strict=True,
+    ):
+        if top is not None:
+            assert len(top) == 2
+            assert top[token] == number == max(top.values())
+        if end > start and not token.startswith("bytes:"):
+            assert choice["text"][start:end] == token
+
+
+def test_several_choices_of_an_echoed_prompt(server: Server) -> None:
+    done = server.complete(prompt="def area", echo=True, logprobs=0, max_tokens=3, n=2)
+    first, second = done["choices"]
+    assert first["logprobs"] == second["logprobs"]
+    assert first["text"] == second["text"]

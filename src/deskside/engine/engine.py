@@ -25,6 +25,7 @@ from deskside.engine.inputs import BatchBuilder
 from deskside.engine.lead import Alone, Lead
 from deskside.engine.live import Live
 from deskside.engine.owners import Owners
+from deskside.engine.prompt_rows import PromptRows, score
 from deskside.engine.speculation import Speculation
 from deskside.engine.verify import Answer, Proposal, Question, judge
 from deskside.errors import LostRankError, LostWorkerError
@@ -102,16 +103,21 @@ class Engine:
             CapacityError: an owner has no room for a span.
         """
         drafting = self._speculation.drafting(spans, self._live)
-        self._lead.work(step, spans, drafting)
+        scored = PromptRows.of(spans, self._live).counts
+        self._lead.work(step, spans, drafting, scored)
         with self._lead.together("draft"):
             proposals = self._speculation.propose(spans, drafting, self._live)
         self._lead.chosen([proposal.ids for proposal in proposals])
         spans = [replace(s, proposals=len(p.ids)) for s, p in zip(spans, proposals, strict=True)]
         with self._ledger.open(spans) as transaction:
+            asked = PromptRows(spans, scored)
             with self._lead.together("forward"):
-                logits = self._forward(spans, proposals)
+                logits = self._forward(spans, proposals, asked.logit_rows())
+            logits, own = asked.split(logits)
             answers = self._verify(spans, proposals, logits)
-            emissions = [self._trim(*part) for part in zip(spans, proposals, answers, strict=True)]
+            emissions = [
+                self._trim(*part) for part in zip(spans, proposals, answers, own, strict=True)
+            ]
             self._lead.decided(emissions)
             transaction.commit([emission.kept for emission in emissions])
         return list(zip(spans, emissions, strict=True))
@@ -138,7 +144,12 @@ class Engine:
             request, request.params.seed, policy, stop, admission.pinned
         )
 
-    def _forward(self, spans: Sequence[Span], proposals: Sequence[Proposal]) -> Tensor:
+    def _forward(
+        self,
+        spans: Sequence[Span],
+        proposals: Sequence[Proposal],
+        logit_rows: Sequence[int] | None,
+    ) -> Tensor:
         tokens = self._owners.tokens
         ids = [
             token
@@ -146,7 +157,7 @@ class Engine:
             for token in tokens.rows(span, proposal.ids)
         ]
         prompts = [len(self._live[span.sequence].request.prompt) for span in spans]
-        batch = self._builder.build(spans, ids, prompts=prompts)
+        batch = self._builder.build(spans, ids, logit_rows, prompts)
         return self._speculation.forward(self._model, batch, self._state)
 
     def _verify(
@@ -161,14 +172,19 @@ class Engine:
         answers = iter(judge(logits, questions) if questions else [])
         return [next(answers) if span.samples else None for span in spans]
 
-    def _trim(self, span: Span, proposal: Proposal, answer: Answer | None) -> Emission:
+    def _trim(
+        self, span: Span, proposal: Proposal, answer: Answer | None, scored: Tensor
+    ) -> Emission:
         """Apply the stop rules before the commit: a stop at token j keeps certain + j - 1 rows.
 
         What closes a thought is known without a draw, and becomes rows of the next span.
         """
-        if answer is None:
-            return Emission(span.certain)
         live = self._live[span.sequence]
+        prompt = score(scored, span, live)
+        if answer is None:
+            ends = live.stop.left == 0 and span.end == len(live.request.prompt)
+            finish = FinishReason.LENGTH if ends else None
+            return Emission(span.certain, finish=finish, prompt_logprobs=prompt)
         drawn, closing = live.stop.close((*proposal.ids[: answer.accepted], answer.token))
         emitted, finish = live.stop.cut((*drawn, *closing))
         own = min(len(emitted), len(drawn))
@@ -182,6 +198,7 @@ class Engine:
             accepted=min(answer.accepted, own),
             logprobs=(*answer.logprobs[:own], *sure),
             forced=forced,
+            prompt_logprobs=prompt,
         )
 
     def _finish(self, span: Span, emission: Emission) -> Emission:

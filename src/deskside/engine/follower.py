@@ -12,6 +12,7 @@ from deskside.distributed.group import Group
 from deskside.engine.inputs import BatchBuilder
 from deskside.engine.lead import digest
 from deskside.engine.owners import Owners
+from deskside.engine.prompt_rows import PromptRows
 from deskside.engine.speculation import Speculation
 from deskside.errors import CapacityError, RankDisagreementError
 from deskside.model.flash import Flash
@@ -84,7 +85,8 @@ class Follower:
             for s, ids in zip(spans, proposals, strict=True)
         ]
         try:
-            word = self._run(chosen, proposals)
+            asked = PromptRows(chosen, [rows.scored for rows in work.spans])
+            word = self._run(chosen, proposals, asked.logit_rows())
         except CapacityError:  # the leader's owners refused too
             word = self._told(Word)
             assert word.failed
@@ -92,7 +94,12 @@ class Follower:
             for span, tokens in zip(chosen, word.tokens, strict=True):
                 self._owners.tokens.emit(span.sequence, tokens)
 
-    def _run(self, spans: Sequence[Span], proposals: Sequence[Sequence[int]]) -> Word:
+    def _run(
+        self,
+        spans: Sequence[Span],
+        proposals: Sequence[Sequence[int]],
+        logit_rows: Sequence[int] | None,
+    ) -> Word:
         """Reserve, forward and commit as told.
 
         Raises:
@@ -105,7 +112,8 @@ class Follower:
                 for span, proposed in zip(spans, proposals, strict=True)
                 for token in tokens.rows(span, proposed)
             ]
-            self._speculation.forward(self._model, self._builder.build(spans, ids), self._state)
+            batch = self._builder.build(spans, ids, logit_rows)
+            self._speculation.forward(self._model, batch, self._state)
             word = self._told(Word)
             if not word.failed:
                 transaction.commit(word.kept)

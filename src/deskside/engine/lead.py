@@ -29,8 +29,14 @@ class Lead(Protocol):
         """Note who left, to be told with the next work."""
         ...
 
-    def work(self, step: int, spans: Sequence[Span], drafting: Sequence[Span]) -> None:
-        """Begin a step of these spans, some of which are drafted for."""
+    def work(
+        self,
+        step: int,
+        spans: Sequence[Span],
+        drafting: Sequence[Span],
+        scored: Sequence[int],
+    ) -> None:
+        """Begin a step of these spans: some are drafted for, of some first rows are scored."""
         ...
 
     def together(self, doing: str) -> AbstractContextManager[None]:
@@ -67,7 +73,13 @@ class Alone:
     def gone(self, sequence: SequenceId) -> None:
         """Tell nobody."""
 
-    def work(self, step: int, spans: Sequence[Span], drafting: Sequence[Span]) -> None:
+    def work(
+        self,
+        step: int,
+        spans: Sequence[Span],
+        drafting: Sequence[Span],
+        scored: Sequence[int],
+    ) -> None:
         """Tell nobody."""
 
     def together(self, doing: str) -> AbstractContextManager[None]:
@@ -109,7 +121,13 @@ class Led:
         """Note who left."""
         self._gone.append(sequence)
 
-    def work(self, step: int, spans: Sequence[Span], drafting: Sequence[Span]) -> None:
+    def work(
+        self,
+        step: int,
+        spans: Sequence[Span],
+        drafting: Sequence[Span],
+        scored: Sequence[int],
+    ) -> None:
         """Send the work.
 
         Raises:
@@ -125,8 +143,9 @@ class Led:
                 certain=span.certain,
                 samples=span.samples,
                 drafts=span.sequence in drafted,
+                scored=count,
             )
-            for span in spans
+            for span, count in zip(spans, scored, strict=True)
         )
         gone, admitted = tuple(self._gone), tuple(self._admitted)
         self._gone.clear()

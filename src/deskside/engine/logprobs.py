@@ -14,7 +14,7 @@ from torch import Tensor
 
 from deskside.core import TokenLogprob
 
-__all__ = ["Ask", "read"]
+__all__ = ["Ask", "pack_row", "parse", "read"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +39,19 @@ class Ask:
         proposed = torch.cat((self.proposals, self.verdict[1:]))
         tokens = torch.where(last, self.verdict[1], proposed)
         # One row at a time: a reduction may round otherwise when it sees more rows.
-        rows = [self._row(row, token) for row, token in zip(self.logits, tokens, strict=True)]
+        rows = [pack_row(*part, self.top) for part in zip(self.logits, tokens, strict=True)]
         return torch.stack(rows)
 
-    def _row(self, logits: Tensor, token: Tensor) -> Tensor:
-        numbers = torch.log_softmax(logits.double(), 0)
-        likeliest, ids = torch.sort(numbers, descending=True, stable=True)
-        best = torch.stack((ids[: self.top].double(), likeliest[: self.top]), dim=1)
-        return torch.cat((numbers.gather(0, token.view(1)), best.flatten()))
+
+def pack_row(logits: Tensor, token: Tensor, top: int) -> Tensor:
+    """Return [1 + 2 * top] float64 of one row [vocab]: of the token, then token and number."""
+    numbers = torch.log_softmax(logits.double(), 0)
+    own = numbers.gather(0, token.view(1))
+    if not top:
+        return own
+    likeliest, ids = torch.sort(numbers, descending=True, stable=True)
+    best = torch.stack((ids[:top].double(), likeliest[:top]), dim=1)
+    return torch.cat((own, best.flatten()))
 
 
 def read(asks: Sequence[Ask]) -> Iterator[tuple[TokenLogprob, ...]]:
@@ -55,9 +60,10 @@ def read(asks: Sequence[Ask]) -> Iterator[tuple[TokenLogprob, ...]]:
     flat = iter(torch.cat([one.flatten() for one in packed]).tolist() if packed else ())
     for one in packed:
         rows, width = one.shape
-        yield tuple(_parse([next(flat) for _ in range(width)]) for _ in range(rows))
+        yield tuple(parse([next(flat) for _ in range(width)]) for _ in range(rows))
 
 
-def _parse(row: Sequence[float]) -> TokenLogprob:
+def parse(row: Sequence[float]) -> TokenLogprob:
+    """Return what a packed row says."""
     pairs = zip(row[1::2], row[2::2], strict=True)
     return TokenLogprob(row[0], tuple((int(token), number) for token, number in pairs))

@@ -17,6 +17,9 @@ __all__ = ["Scheduler", "StepLimits"]
 
 SEED_BITS = 63
 
+SCORED_ROWS = 128
+"""Most prompt rows of a step that get logits: a row of them is as wide as the vocabulary."""
+
 
 @dataclass(frozen=True, slots=True)
 class StepLimits:
@@ -54,7 +57,8 @@ class _Running:
 
     def span(self, rows: int) -> Span:
         ends_prompt = rows >= self.prompt_left
-        return Span(self.sequence, self.frontier, rows, 0, ends_prompt)
+        samples = ends_prompt and self.request.params.max_tokens > 0
+        return Span(self.sequence, self.frontier, rows, 0, samples)
 
 
 class Scheduler:
@@ -150,8 +154,11 @@ class Scheduler:
         if streaming:
             taken = len(streaming) * (1 + self._limits.proposals)
             rows = min(rows, max(1, self._limits.step_tokens - taken))
+        scored = SCORED_ROWS
         for one in self._running.values():
-            if one.prompt_left and rows:
-                chunk = min(rows, one.prompt_left)
+            asks = one.request.params.prompt_logprobs
+            chunk = min(rows, one.prompt_left, scored if asks else rows)
+            if chunk:
                 rows -= chunk
+                scored -= chunk if asks else 0
                 yield one.span(chunk)

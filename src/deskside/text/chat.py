@@ -7,7 +7,7 @@ one.
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from deskside.errors import CheckpointError, InputError
@@ -87,9 +87,6 @@ class ChatEncoder:
             raise InputError("messages must hold at least one message")
         if DSML not in self._tokenizer.controls:
             _refuse_tools(messages, options)
-        if options.thinking is None:
-            thinks = options.effort is not None or self._texts.thinks
-            options = replace(options, thinking=thinks)
         pieces = list(_merged(self._script(_turns(messages), options)))
         controls = self._tokenizer.controls
         ids: list[int] = []
@@ -104,22 +101,28 @@ class ChatEncoder:
         """Yield what stands in the prompt, in order."""
         last_user = max((n for n, m in enumerate(messages) if m.role is Role.USER), default=-1)
         keeps = options.keep_reasoning or bool(options.tools)
+        thinking = self._thinks(options)
         yield _Piece(BOS, control=True)
-        if options.thinking:
+        if thinking:
             yield from self._fixed(self._texts.effort(options.effort))
         offered = _offered_at(messages) if options.tools else None
         if offered == -1:
             yield from self._offer(options.tools)
         for place, message in enumerate(messages):
-            thinks = options.thinking and (keeps or place > last_user)
+            thinks = thinking and (keeps or place > last_user)
             yield from _turn(message, thinks)
             if place == offered:
                 yield from self._offer(options.tools)
             follows = messages[place + 1].role if place + 1 < len(messages) else None
             if message.role is Role.USER and follows is Role.ASSISTANT:
-                yield from _opening(thinks or (options.thinking and place == last_user))
+                yield from _opening(thinks or (thinking and place == last_user))
         if not messages[-1].prefix:
-            yield from _opening(options.thinking)
+            yield from _opening(thinking)
+
+    def _thinks(self, options: ChatOptions) -> bool:
+        if options.thinking is not None:
+            return options.thinking
+        return options.effort is not None or self._texts.thinks
 
     def _offer(self, tools: Sequence[Tool]) -> Iterator[_Piece]:
         """Yield what a system message ends in where there are tools."""

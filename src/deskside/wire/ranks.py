@@ -35,13 +35,17 @@ class Admitted(_Record):
 
 
 class Rows(_Record):
-    """A span of certain rows; `drafts` says whether proposals are drafted behind them."""
+    """A span of certain rows; `drafts` says whether proposals are drafted behind them.
+
+    The first `scored` rows get logits: the request asks about its prompt.
+    """
 
     sequence: int
     start: int
     certain: int
     samples: bool
     drafts: bool
+    scored: int = 0
 
 
 class Work(_Record):

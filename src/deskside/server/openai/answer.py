@@ -29,6 +29,7 @@ class Piece:
     tokens: tuple[int, ...]
     logprobs: tuple[TokenLogprob, ...] = ()
     finish: FinishReason | None = None
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()
 
     @property
     def text(self) -> str:
@@ -64,7 +65,13 @@ class Choice:
         if self.finish is not None:
             parts += self.text.finish()
         self.calls += sum(isinstance(part, ToolCall) for part in parts)
-        return Piece(parts, emission.tokens, emission.logprobs, emission.finish)
+        return Piece(
+            parts,
+            emission.tokens,
+            emission.logprobs,
+            emission.finish,
+            emission.prompt_logprobs,
+        )
 
 
 @dataclass(slots=True)
@@ -89,7 +96,7 @@ class Answer:
             async for place, emission in self.ticket:
                 piece = self.choices[place].take(emission)
                 self._note(place, emission)
-                if piece.tokens:
+                if piece.tokens or piece.prompt_logprobs or piece.finish is not None:
                     yield place, piece
         finally:
             self._close()

@@ -1,6 +1,6 @@
 """POST /v1/completions: raw text or token ids, continued."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 
 from starlette.requests import Request as HttpRequest
@@ -12,8 +12,8 @@ from deskside.server import faults
 from deskside.server.faults import Fault
 from deskside.server.openai.answer import Answer, Choice, Piece, finish_of
 from deskside.server.openai.fields import CompletionFields
-from deskside.server.openai.logprobs import ListedWriter
-from deskside.server.openai.replies import Completion, CompletionChoice, Usage
+from deskside.server.openai.logprobs import ListedWriter, joined
+from deskside.server.openai.replies import Completion, CompletionChoice, ListedLogprobs, Usage
 from deskside.server.record import record_of
 from deskside.server.service import Service, new_id, now
 from deskside.server.stream import DONE, event, fault_event, stream, unless_gone
@@ -56,7 +56,12 @@ class _Work:
         """Return the sequences: for each prompt its choices, one after the other."""
         facts = self.service.engine.require_ready()
         most = DEFAULT_MAX_TOKENS if self.fields.max_tokens is None else self.fields.max_tokens
-        params = self.fields.params(max(most, 1), facts.vocab, self.fields.logprobs)
+        params = self.fields.params(
+            most,
+            facts.vocab,
+            self.fields.logprobs,
+            prompt_logprobs=self.fields.scores_prompt,
+        )
         return [
             core.Request(prompt, params, choice)
             for prompt in self.prompts
@@ -82,7 +87,7 @@ async def complete(service: Service, request: HttpRequest, fields: CompletionFie
     work = _Work(service, fields, name, now(), prompts, shown)
     record = record_of(request.scope)
     record.name, record.prompt_tokens = name, sum(map(len, prompts))
-    if fields.max_tokens == 0:
+    if fields.max_tokens == 0 and not fields.scores_prompt:
         return _only_echo(work)
     sequences = work.requests()
     ticket = service.engine.submit(name, sequences, "prompt")
@@ -163,7 +168,7 @@ async def _whole(work: _Work, answer: Answer) -> Completion:
             CompletionChoice(
                 index=place,
                 text="".join(texts[place]),
-                logprobs=writers[place].take() if writers else None,
+                logprobs=_all_logprobs(writers[place]) if writers else None,
                 finish_reason=finish_of(choice.finish) if choice.finish else None,
                 seed=answer.ticket.seeds.get(place),
             )
@@ -178,12 +183,12 @@ async def _events(work: _Work, answer: Answer) -> AsyncIterator[bytes]:
     writers = _writers(work, answer)
     pieces = answer.pieces()
     try:
-        if work.fields.echo:
+        if work.fields.echo and not work.fields.scores_prompt:
             for place in range(len(answer.choices)):
                 yield _chunk(work, place, work.echoed(place))
         async for place, piece in pieces:
-            chunk = _piece_chunk(work, place, piece, writers)
-            if chunk is not None:
+            writer = writers[place] if writers else None
+            for chunk in _piece_chunks(work, place, piece, writer):
                 yield chunk
             if piece.finish is not None:
                 seed = answer.ticket.seeds.get(place)
@@ -203,24 +208,37 @@ def _writers(work: _Work, answer: Answer) -> list[ListedWriter]:
         return []
     tokenizer = work.service.tokenizer
     return [
-        ListedWriter(tokenizer, len(work.echoed(place))) for place in range(len(answer.choices))
+        ListedWriter(
+            tokenizer,
+            len(work.echoed(place)),
+            work.prompts[place // work.fields.choices] if work.fields.scores_prompt else (),
+        )
+        for place in range(len(answer.choices))
     ]
 
 
-def _piece_chunk(
-    work: _Work, place: int, piece: Piece, writers: Sequence[ListedWriter]
-) -> bytes | None:
-    if not writers:
-        return _chunk(work, place, piece.text) if piece.text else None
-    writers[place].add(piece)
-    choice = CompletionChoice(
-        index=place, text=piece.text, logprobs=writers[place].take(), finish_reason=None
-    )
-    return event(work.completion([choice], counts=work.fields.includes_usage))
+def _all_logprobs(writer: ListedWriter) -> ListedLogprobs:
+    emitted = writer.take()
+    return joined(writer.take_prompt(), emitted) if writer.prompt_ready else emitted
 
 
-def _chunk(work: _Work, place: int, text: str) -> bytes:
-    choice = CompletionChoice(index=place, text=text, logprobs=None, finish_reason=None)
+def _piece_chunks(
+    work: _Work, place: int, piece: Piece, writer: ListedWriter | None
+) -> Iterator[bytes]:
+    """Yield what a piece adds; a prompt that is scored comes first, when all of it is."""
+    if writer is None:
+        if piece.text:
+            yield _chunk(work, place, piece.text)
+        return
+    writer.add(piece)
+    if writer.prompt_ready:
+        yield _chunk(work, place, work.echoed(place), writer.take_prompt())
+    if piece.tokens:
+        yield _chunk(work, place, piece.text, writer.take())
+
+
+def _chunk(work: _Work, place: int, text: str, logprobs: ListedLogprobs | None = None) -> bytes:
+    choice = CompletionChoice(index=place, text=text, logprobs=logprobs, finish_reason=None)
     return event(work.completion([choice], counts=work.fields.includes_usage))
 
 

@@ -132,7 +132,13 @@ class SamplingFields(BaseModel):
         )
 
     def params(
-        self, max_tokens: int, vocab: int, logprobs: int | None, stop_after: str = ""
+        self,
+        max_tokens: int,
+        vocab: int,
+        logprobs: int | None,
+        stop_after: str = "",
+        *,
+        prompt_logprobs: bool = False,
     ) -> SamplingParams:
         """Return the checked parameters of a sequence.
 
@@ -141,6 +147,7 @@ class SamplingFields(BaseModel):
             vocab: tokens of the model.
             logprobs: likeliest tokens beside each, or None for no log probabilities.
             stop_after: text behind which stop strings count.
+            prompt_logprobs: whether the prompt's tokens get log probabilities too.
 
         Raises:
             Fault: a value lies outside its range; names the field.
@@ -170,6 +177,7 @@ class SamplingFields(BaseModel):
                 min_tokens=self.min_tokens or 0,
                 logprobs=logprobs,
                 stop_after=stop_after if stops else "",
+                prompt_logprobs=prompt_logprobs,
             )
         except InputError as error:
             named = str(error).partition(" ")[0].replace("-", "_")
@@ -197,6 +205,11 @@ class CompletionFields(SamplingFields):
     logprobs: int | None = Field(None, ge=0, le=20)
     best_of: int | None = Field(None, ge=1, le=MOST_CHOICES)
 
+    @property
+    def scores_prompt(self) -> bool:
+        """Whether log probabilities of the prompt's own tokens are wanted."""
+        return bool(self.echo) and self.logprobs is not None
+
     def check_fields(self) -> None:
         """Refuse what cannot be obeyed.
 
@@ -206,9 +219,6 @@ class CompletionFields(SamplingFields):
         super().check_fields()
         if self.best_of is not None and self.best_of != self.choices:
             raise faults.bad_request("best_of other than n is not supported", "best_of")
-        if self.echo and self.logprobs is not None:
-            told = "logprobs of an echoed prompt are not supported by this version"
-            raise faults.bad_request(told, "logprobs")
         if self.max_tokens == 0 and not self.echo:
             raise faults.bad_request("max_tokens must be at least 1 without echo", "max_tokens")
 
