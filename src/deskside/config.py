@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeAlias, get_args, get_origin
 
 from deskside.core import SamplingParams
 from deskside.errors import InputError
+from deskside.injection import injections
 
 __all__ = [
     "Auto",
@@ -204,6 +205,13 @@ class EngineOptions:
     fallback_backoff: bool = field(
         default=False, metadata=_doc("Double the pause when a new try fails, up to 1024 steps.")
     )
+    test_faults: tuple[str, ...] = field(
+        default=(),
+        metadata=_doc(
+            "For tests: let faults happen, as SITE:ACT[:AFTER[:TIMES]]; later takes them while the "
+            "service runs. Refused on an address that others can reach."
+        ),
+    )
 
     def __post_init__(self) -> None:
         """Refuse values that no machine could obey, naming the option."""
@@ -235,6 +243,7 @@ class EngineOptions:
         _check_count("prefill_chunk", self.prefill_chunk)
         _check_count("step_tokens", self.step_tokens)
         _check_count("max_running", self.max_running)
+        injections(self.test_faults)
 
     def _check_experts(self) -> None:
         fraction = self.fetch_fraction

@@ -28,6 +28,7 @@ from deskside.engine.inputs import BatchBuilder
 from deskside.engine.live import Live
 from deskside.engine.owners import Owners
 from deskside.engine.verify import Proposal
+from deskside.injection import Probe, injections
 from deskside.layout.folder import resolve
 from deskside.machine.placement import place
 from deskside.planning.plan import plan_folder
@@ -207,6 +208,7 @@ def scripted(
     options: EngineOptions, width: int = 0, wrong: Wrong = lambda index: index % 7 == 6
 ) -> Runtime:
     """Return a runtime of the built-in model's shape that runs scripts."""
+    probe = Probe(injections(options.test_faults))
     plan = plan_folder(MODEL, replace(options, speculation="off"))
     tokenizer = Tokenizer.open(resolve(MODEL))
     state = KvState.allocate(plan.spec, plan.options.kv_format, plan.kv_pages, plan.max_running)
@@ -233,8 +235,10 @@ def scripted(
             BatchBuilder(plan.spec, owners.pages, owners.rings),
             _stop_rules(plan.spec.eos, tokenizer),
             Drafter(width, wrong, plan.spec.vocab, plan.spec.eos),  # type: ignore[arg-type]
+            probe=probe,
         ),
         state_bytes=state.nbytes,
+        probe=probe,
     )
 
 

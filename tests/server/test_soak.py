@@ -36,6 +36,8 @@ def _client(server: Server, seed: int, until: float, faults: list[str]) -> None:
             "n": draw.choice([1, 1, 3]),
             "stream": draw.random() < 0.7,
             "stop": draw.choice([None, "e", " the"]),
+            "logprobs": draw.choice([None, None, 2]),
+            "echo": draw.random() < 0.2,
         }
         if kind > 0.95:
             fields["prompt"][0] = Act.NAN

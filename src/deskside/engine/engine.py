@@ -5,9 +5,10 @@ who runs; a plan says that.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
+import torch
 from torch import Tensor
 
 from deskside.core import (
@@ -29,6 +30,7 @@ from deskside.engine.prompt_rows import PromptRows, score
 from deskside.engine.speculation import Speculation
 from deskside.engine.verify import Answer, Proposal, Question, judge
 from deskside.errors import LostRankError, LostWorkerError
+from deskside.injection import Act, Probe, Site
 from deskside.model.flash import Flash
 from deskside.speculate.policy import Policy
 from deskside.speculate.stop import StopRule
@@ -51,6 +53,7 @@ class Engine:
         stop_rule: Callable[[Request], StopRule],
         speculation: Speculation,
         lead: Lead | None = None,
+        probe: Probe | None = None,
     ) -> None:
         self._model = model
         self._state = state
@@ -60,6 +63,7 @@ class Engine:
         self._stop_rule = stop_rule
         self._speculation = speculation
         self._lead = lead or Alone()
+        self._probe = probe or Probe()
         self._live: dict[SequenceId, Live] = {}
 
     @property
@@ -75,11 +79,19 @@ class Engine:
         """
         for sequence in plan.aborts:
             self.release(sequence)
-        for admission in plan.admissions:
-            self._admit(admission)
-        emissions = self._attempt(plan.step, plan.spans) if plan.spans else []
-        sequences = (span.sequence for span in plan.spans)
-        return StepOutput(plan.step, dict(zip(sequences, emissions, strict=True)))
+        lost = dict(self._admit_all(plan.admissions))
+        spans = [span for span in plan.spans if span.sequence not in lost]
+        emissions = self._attempt(plan.step, spans) if spans else []
+        sequences = (span.sequence for span in spans)
+        return StepOutput(plan.step, lost | dict(zip(sequences, emissions, strict=True)))
+
+    def _admit_all(self, admissions: Sequence[Admission]) -> Iterator[tuple[SequenceId, Emission]]:
+        """Let requests enter, and yield those that could not."""
+        for admission in admissions:
+            try:
+                self._admit(admission)
+            except Exception as fault:  # whatever a library raises
+                yield admission.sequence, self._lose(admission.sequence, fault)
 
     def _attempt(self, step: int, spans: Sequence[Span]) -> list[Emission]:
         """Run spans together or, where that raises, each alone."""
@@ -90,10 +102,10 @@ class Engine:
         except Exception as fault:  # whatever a library raises; nothing was committed
             self._lead.failed()
             if len(spans) == 1:
-                return [self._lose(spans[0], fault)]
+                return [self._lose(spans[0].sequence, fault)]
             log.warning("a step of %d requests failed, each is tried alone: %r", len(spans), fault)
         else:
-            return [self._finish(*part) for part in done]
+            return [self._settle(*part) for part in done]
         return [emission for span in spans for emission in self._attempt(step, [span])]
 
     def _run(self, step: int, spans: Sequence[Span]) -> list[tuple[Span, Emission]]:
@@ -106,18 +118,23 @@ class Engine:
         scored = PromptRows.of(spans, self._live).counts
         self._lead.work(step, spans, drafting, scored)
         with self._lead.together("draft"):
+            self._probe.at(Site.DRAFT)
             proposals = self._speculation.propose(spans, drafting, self._live)
         self._lead.chosen([proposal.ids for proposal in proposals])
         spans = [replace(s, proposals=len(p.ids)) for s, p in zip(spans, proposals, strict=True)]
+        with self._lead.together("reserve"):
+            self._probe.at(Site.RESERVE)
         with self._ledger.open(spans) as transaction:
             asked = PromptRows(spans, scored)
             with self._lead.together("forward"):
                 logits = self._forward(spans, proposals, asked.logit_rows())
             logits, own = asked.split(logits)
             answers = self._verify(spans, proposals, logits)
+            self._probe.at(Site.STOP)
             emissions = [
                 self._trim(*part) for part in zip(spans, proposals, answers, own, strict=True)
             ]
+            self._probe.at(Site.COMMIT)
             self._lead.decided(emissions)
             transaction.commit([emission.kept for emission in emissions])
         return list(zip(spans, emissions, strict=True))
@@ -134,6 +151,7 @@ class Engine:
         return self._lead.leave()
 
     def _admit(self, admission: Admission) -> None:
+        self._probe.at(Site.ADMIT)
         request = admission.request
         assert request.params.seed is not None, "a request has its seed when it is admitted"
         stop = self._stop_rule(request)
@@ -157,8 +175,12 @@ class Engine:
             for token in tokens.rows(span, proposal.ids)
         ]
         prompts = [len(self._live[span.sequence].request.prompt) for span in spans]
+        self._probe.at(Site.INPUTS)
         batch = self._builder.build(spans, ids, logit_rows, prompts)
-        return self._speculation.forward(self._model, batch, self._state)
+        self._probe.at(Site.FORWARD)
+        logits = self._speculation.forward(self._model, batch, self._state)
+        spoiled = self._probe.at(Site.LOGITS) is Act.NAN
+        return torch.full_like(logits, torch.nan) if spoiled else logits
 
     def _verify(
         self, spans: Sequence[Span], proposals: Sequence[Proposal], logits: Tensor
@@ -169,6 +191,7 @@ class Engine:
             for s, p in zip(spans, proposals, strict=True)
             if s.samples
         ]
+        self._probe.at(Site.SAMPLE)
         answers = iter(judge(logits, questions) if questions else [])
         return [next(answers) if span.samples else None for span in spans]
 
@@ -201,8 +224,15 @@ class Engine:
             prompt_logprobs=prompt,
         )
 
+    def _settle(self, span: Span, emission: Emission) -> Emission:
+        """Take in what a committed span brought; a request that cannot be is lost."""
+        try:
+            return self._finish(span, emission)
+        except Exception as fault:  # whatever a library raises
+            return self._lose(span.sequence, fault)
+
     def _finish(self, span: Span, emission: Emission) -> Emission:
-        """Take in what a committed span brought."""
+        self._probe.at(Site.LEARN)
         self._live[span.sequence].stop.count(emission.tokens)
         self._owners.tokens.emit(span.sequence, emission.tokens)
         pause = self._speculation.learn(span, emission.accepted)
@@ -210,9 +240,9 @@ class Engine:
             self.release(span.sequence)
         return replace(emission, pause=pause)
 
-    def _lose(self, span: Span, fault: Exception) -> Emission:
-        """End a request whose rows raised."""
-        log.error("request %d is lost", span.sequence, exc_info=fault)
-        self.release(span.sequence)
+    def _lose(self, sequence: SequenceId, fault: Exception) -> Emission:
+        """End a request that raised."""
+        log.error("request %d is lost", sequence, exc_info=fault)
+        self.release(sequence)
         line = " ".join(f"{type(fault).__name__}: {fault}".split())
         return Emission(0, finish=FinishReason.ERROR, fault=line)

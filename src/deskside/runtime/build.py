@@ -16,6 +16,7 @@ from deskside.core import Request
 from deskside.engine.engine import Engine
 from deskside.engine.lead import Alone, Led
 from deskside.engine.speculation import Speculator
+from deskside.injection import Probe
 from deskside.layout.folder import resolve
 from deskside.machine.placement import Placement
 from deskside.planning.plan import Plan, plan_folder
@@ -47,6 +48,8 @@ class Runtime:
     state_bytes: int
     """Bytes of the allocated cache."""
     ensemble: Ensemble = field(default_factory=Ensemble)
+    probe: Probe = field(default_factory=Probe)
+    """Where tests let faults happen."""
 
     def close(self) -> None:
         """End the ranks that follow; tensors go with the object. Any number of times."""
@@ -101,9 +104,19 @@ def leading(
         placement=held.placement,
         tokenizer=tokenizer,
         scheduler=_scheduler(plan, greedy_only(options) and held.drafting),
-        engine=Engine(held.target, held.state, held.owners, held.builder, stops, speculation, lead),
+        engine=Engine(
+            held.target,
+            held.state,
+            held.owners,
+            held.builder,
+            stops,
+            speculation,
+            lead,
+            held.probe,
+        ),
         state_bytes=held.state_bytes,
         ensemble=ensemble,
+        probe=held.probe,
     )
 
 

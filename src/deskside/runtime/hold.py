@@ -5,7 +5,7 @@ where their readers are; then weights, state, experts, model.
 """
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -19,6 +19,7 @@ from deskside.engine.owners import Owners
 from deskside.engine.speculation import Speculation, TargetOnly
 from deskside.errors import InputError
 from deskside.experts.memory import HostMemory
+from deskside.injection import Probe, Site, injections
 from deskside.kernels import native, rows
 from deskside.kernels.pool import set_workers, touch
 from deskside.kernels.tiers import force_tier, tiers
@@ -52,6 +53,7 @@ class Held:
     speculation: Speculation
     drafting: bool
     state_bytes: int
+    probe: Probe
 
 
 def hold(
@@ -75,22 +77,26 @@ def hold(
     for loss in placement.warnings if group.rank == 0 else ():
         LOSSES.warning("%s", loss)
     drafting = drafts(plan, options)
+    probe = Probe(injections(options.test_faults))
     ops = _operations(options, own)
     if options.numerics == "reference":
         ops = in_reference(ops)
+    if options.test_faults:
+        ops = _probed(ops, probe)
     group.enter("loading weights")
     with turn(meeting, serial=options.load_order == "serial"):
         weights = load(
             checkpoint,
             lambda tensor: drafting or not tensor.component.drafter,
-            progress,
-            memory=HostMemory(options.huge_pages == "on", touch),
+            probe.around(Site.READ, progress or _unseen),
+            memory=HostMemory(options.huge_pages == "on", probe.around(Site.BANK, touch)),
             cut=Cut(group.rank, group.ranks),
         )
     tell(placement, bank_ranges(weights))
     group.enter("putting the model together")
     body = rows.compiled if options.kernels == "native" else None
     kv_format = plan.options.kv_format
+    probe.at(Site.STATE)
     state = KvState.allocate(plan.spec, kv_format, plan.kv_pages, plan.max_running, body)
     experts = expert_service(plan, weights, ops, group)
     draft = None
@@ -111,6 +117,20 @@ def hold(
         speculation=draft.speculator(plan, options, owners) if draft else TargetOnly(),
         drafting=drafting,
         state_bytes=state.nbytes + (draft.context.nbytes if draft else 0),
+        probe=probe,
+    )
+
+
+def _unseen(_done: int, _total: int) -> None:
+    """Take in a load's progress and show nothing."""
+
+
+def _probed(ops: OpSet, probe: Probe) -> OpSet:
+    """Return operations whose routed experts are a site of faults."""
+    return replace(
+        ops,
+        moe=probe.around(Site.EXPERTS, ops.moe),
+        expert_sums=probe.around(Site.EXPERTS, ops.expert_sums),
     )
 
 

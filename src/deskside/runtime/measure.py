@@ -73,7 +73,7 @@ class _Steps:
 
     def forward(self, span: Span, kept: int = 0) -> float:
         """Run a step without proposals."""
-        self.lead.work(STEP, [span], [])
+        self.lead.work(STEP, [span], [], [0])
         return self._rest(span, kept)
 
     def draft(self) -> float:
@@ -82,7 +82,7 @@ class _Steps:
         live = Live(request, 0, Policy(request.params), StopRule(request, -1, None))
         span, known = Span(SEQUENCE, 1, 1), {SEQUENCE: live}
         drafting = self.speculator.drafting([span], known)
-        self.lead.work(STEP, [span], drafting)
+        self.lead.work(STEP, [span], drafting, [0])
         started = time.perf_counter()
         with self.lead.together("draft"):
             self.speculator.propose([span], drafting, known)

@@ -17,12 +17,14 @@ from typing import TYPE_CHECKING
 from deskside.config import EngineOptions
 from deskside.core import Request, SamplingParams, SequenceId, StepOutput
 from deskside.errors import ContextLengthError, DesksideError, InputError
+from deskside.injection import Site
 from deskside.machine.binding import bind
 from deskside.runtime.parentage import die_with
 from deskside.wire.messages import (
     Abort,
     Accepted,
     Alive,
+    Arm,
     Command,
     Failed,
     Gauges,
@@ -90,12 +92,19 @@ class Leader:
             case Abort():
                 for key in command.keys:
                     self._abort(key)
+            case Arm():
+                self.runtime.probe.arm(command.injections)
             case Stop():
                 self._stopping = True
 
     def _submit(self, command: Submit) -> None:
         try:
+            self.runtime.probe.at(Site.SUBMIT)
             sequence, seed = self.runtime.scheduler.submit(command.request)
+        except (MemoryError, RuntimeError) as error:
+            told = f"{type(error).__name__}: {error}"
+            self.wire.send(Refused(key=command.key, code="engine_fault", message=told))
+            return
         except InputError as error:
             long = isinstance(error, ContextLengthError)
             code = "context_length_exceeded" if long else "invalid_request"
@@ -128,6 +137,7 @@ class Leader:
             if emission.finish is not None:
                 del self._keys[sequence], self._sequences[key]
         seconds = time.perf_counter() - started
+        self.runtime.probe.at(Site.EVENT)
         self.wire.send(Step(emissions=emissions, gauges=self._gauges(), rows=rows, seconds=seconds))
 
     def _gauges(self) -> Gauges:

@@ -1,5 +1,6 @@
 """The HTTP application of a service: routes, the layers around them, and errors in one form."""
 
+import logging
 from typing import Any
 
 import pydantic_core
@@ -28,10 +29,12 @@ from deskside.server.page.routes import add_page
 from deskside.server.record import RequestLog
 from deskside.server.responses.fields import ResponsesFields
 from deskside.server.responses.respond import respond
-from deskside.server.routes import add_live, add_routes
+from deskside.server.routes import add_faults, add_live, add_routes
 from deskside.server.service import Service
 
 __all__ = ["make_app"]
+
+log = logging.getLogger("deskside.requests")
 
 
 class _JsonRequest(Request):
@@ -64,17 +67,20 @@ class _JsonRoute(APIRoute):
         return strict
 
 
-def make_app(service: Service, rules: Rules) -> ASGIApp:
+def make_app(service: Service, rules: Rules, *, test_faults: bool = False) -> ASGIApp:
     """Return the application, with its layers around it.
 
     Args:
         service: what the routes work with.
         rules: who may call.
+        test_faults: whether a route may let faults happen.
     """
     app = FastAPI(title="deskside", version=service.version, redirect_slashes=False)
     router = APIRouter(route_class=_JsonRoute, dependencies=_key_schemes(rules))
     add_routes(router, service)
     _add_generation(router, service)
+    if test_faults:
+        add_faults(router, service)
     app.include_router(router)
     unguarded = APIRouter()
     add_live(unguarded)
@@ -155,8 +161,12 @@ def _answer_errors(app: FastAPI) -> None:
 
     @app.exception_handler(Exception)
     async def on_bug(request: Request, error: Exception) -> JSONResponse:
-        told = f"internal fault: {type(error).__name__}"
-        return Fault(500, told, faults.SERVER, "internal_fault").response(request.url.path)
+        return faults.of_bug(error).response(request.url.path)
+
+    @app.exception_handler(MemoryError)
+    async def on_memory(request: Request, error: MemoryError) -> JSONResponse:
+        log.error("a request is lost", exc_info=error)
+        return faults.of_bug(error).response(request.url.path)
 
 
 def _invalid(error: RequestValidationError) -> Fault:

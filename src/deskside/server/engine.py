@@ -9,12 +9,14 @@ import logging
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
 from deskside.core import Emission, Request
 from deskside.errors import InputError
+from deskside.injection import SERVER_SITES, Injection, Probe, Site
 from deskside.runtime.launch import Worker
 from deskside.scheduler.admission import Admissions
 from deskside.server import faults
@@ -23,6 +25,7 @@ from deskside.wire.messages import (
     Abort,
     Accepted,
     Alive,
+    Arm,
     Command,
     Event,
     Failed,
@@ -161,6 +164,7 @@ class RemoteEngine:
     max_queue: int
     watchdog: float
     listener: Listener
+    probe: Probe = field(default_factory=Probe)
     phase: Phase = Phase.LOADING
     facts: Ready | None = None
     gauges: Gauges = field(default_factory=Gauges)
@@ -253,10 +257,19 @@ class RemoteEngine:
         if len(self._tickets) + len(requests) > most:
             raise faults.queue_full(len(self._tickets), most)
         ticket = Ticket(self, name, tuple(f"{name}-{place}" for place in range(len(requests))))
-        for place, (key, request) in enumerate(zip(ticket.keys, requests, strict=True)):
-            self._tickets[key] = (ticket, place)
-            self._send(Submit(key=key, request=request))
+        with ExitStack() as undo:
+            undo.callback(ticket.close)  # none of them may run for nobody
+            for place, (key, request) in enumerate(zip(ticket.keys, requests, strict=True)):
+                self._tickets[key] = (ticket, place)
+                self.probe.at(Site.QUEUE)
+                self._send(Submit(key=key, request=request))
+            undo.pop_all()
         return ticket
+
+    def arm(self, injected: Sequence[Injection]) -> None:
+        """Let faults happen, here and in the worker, for tests."""
+        self.probe.arm([one for one in injected if one.site in SERVER_SITES])
+        self._send(Arm(injections=[one for one in injected if one.site not in SERVER_SITES]))
 
     def describe(self) -> list[dict[str, Any]]:
         """Return what runs or waits, one record a sequence."""

@@ -24,6 +24,7 @@ __all__ = [
     "field_of",
     "loading",
     "model_not_found",
+    "of_bug",
     "of_engine",
     "of_input",
     "of_request",
@@ -184,10 +185,19 @@ def engine_dead(reason: str) -> Fault:
 
 def of_request(code: str, message: str) -> Fault:
     """A fault that the engine found in one request."""
+    if code == "engine_fault":
+        return of_engine(message)
     if code in ("context_length_exceeded", "invalid_request"):
         known = code if code == "context_length_exceeded" else None
         return bad_request(message, code=known)
     return Fault(500, message, SERVER, code)
+
+
+def of_bug(error: Exception) -> Fault:
+    """A fault of our own that nobody foresaw; the log has its traceback."""
+    kind = type(error).__name__
+    code = ENGINE_CODES.get(kind, "internal_fault")
+    return Fault(500, f"internal fault: {kind}", SERVER, code)
 
 
 def of_engine(told: str) -> Fault:

@@ -7,11 +7,12 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import JSONResponse, Response
 
 from deskside.errors import InputError
+from deskside.injection import Site, injections
 from deskside.server import faults
 from deskside.server.openai.fields import TokenIds
 from deskside.server.service import Service
 
-__all__ = ["add_live", "add_routes"]
+__all__ = ["add_faults", "add_live", "add_routes"]
 
 
 class _Model(BaseModel):
@@ -159,6 +160,28 @@ def _add_health(router: APIRouter, service: Service) -> None:
         """Return all counters in Prometheus' text form."""
         service.metrics.stand(service.engine.gauges)
         return Response(service.metrics.page(), media_type="text/plain; version=0.0.4")
+
+
+class _Faults(BaseModel):
+    """Faults for tests, as --test-faults spells them; none disarms what was armed."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    faults: list[str]
+
+
+def add_faults(router: APIRouter, service: Service) -> None:
+    """Add the route that arms faults: only where `--test-faults` asked for it."""
+
+    @router.post("/admin/faults")
+    async def arm(fields: _Faults) -> dict[str, Any]:
+        """Let faults happen at numbered sites. For tests, from this machine alone."""
+        try:
+            armed = injections(fields.faults)
+        except InputError as error:
+            raise faults.of_input(error, "faults") from error
+        service.engine.arm(armed)
+        return {"armed": len(armed), "sites": {site.name.lower(): site.value for site in Site}}
 
 
 def _add_admin(router: APIRouter, service: Service) -> None:

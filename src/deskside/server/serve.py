@@ -19,6 +19,7 @@ import uvicorn
 
 from deskside.config import EngineOptions, ServerOptions, notify_socket
 from deskside.errors import CapacityError, CheckpointError, DesksideError, InputError, LostRankError
+from deskside.injection import Probe, injections
 from deskside.layout.folder import resolve
 from deskside.report.version import describe
 from deskside.runtime.launch import WORKER, Worker, launch
@@ -27,7 +28,7 @@ from deskside.server.app import make_app
 from deskside.server.bind import bind, check_exposure, read_key
 from deskside.server.connection import HttpConnection
 from deskside.server.engine import Phase, RemoteEngine
-from deskside.server.guard import Rules
+from deskside.server.guard import Rules, is_loopback
 from deskside.server.metrics import Metrics
 from deskside.server.service import Service, now
 from deskside.server.status import StatusLines
@@ -66,6 +67,8 @@ def serve(model: str, engine: EngineOptions, options: ServerOptions, module: str
     """
     key = read_key(options)
     check_exposure(options, key)
+    if engine.test_faults and not is_loopback(options.host):
+        raise InputError(f"--test-faults is for tests on this machine, not for {options.host}")
     folder = resolve(model)
     tokenizer = Tokenizer.open(folder)
     chat = _chat(folder, tokenizer)
@@ -75,7 +78,7 @@ def serve(model: str, engine: EngineOptions, options: ServerOptions, module: str
         log.info("listening on http://%s:%d", shown, port)
         with launch(model, engine, module) as worker:
             rules = Rules.of(options.host, key, options.allowed_hosts, options.cors_origins)
-            run = _Run(folder.name, tokenizer, chat, options, rules)
+            run = _Run(folder.name, tokenizer, chat, options, rules, engine.test_faults)
             return asyncio.run(run.serve(worker, listener))
 
 
@@ -121,13 +124,15 @@ class _Run:
     chat: ChatEncoder | CheckpointError
     options: ServerOptions
     rules: Rules
+    test_faults: tuple[str, ...]
     _signal: int = 0
     _told: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def serve(self, worker: Worker, listener: socket.socket) -> int:
         """Answer requests until a signal or the engine's end."""
         metrics = Metrics(self._name)
-        engine = RemoteEngine(worker, self.options.max_queue, self.options.watchdog, metrics)
+        probe = Probe(injections(self.test_faults))
+        engine = RemoteEngine(worker, self.options.max_queue, self.options.watchdog, metrics, probe)
         server = self._server(self._service(engine, metrics))
         self._catch_signals()
         tasks = [
@@ -171,7 +176,7 @@ class _Run:
 
     def _server(self, service: Service) -> _Server:
         config = uvicorn.Config(
-            make_app(service, self.rules),
+            make_app(service, self.rules, test_faults=bool(self.test_faults)),
             http=HttpConnection,
             ws="none",
             lifespan="off",

@@ -3,18 +3,19 @@
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Mapping
 from typing import Any, TypeVar
 
 from pydantic import BaseModel
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from sse_starlette.sse import SendTimeoutError
 from starlette.requests import Request
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from deskside.config import ServerOptions
+from deskside.injection import Act, Probe, Site
 from deskside.server.connection import ABORT
-from deskside.server.faults import Fault
+from deskside.server.faults import Fault, of_bug
 from deskside.server.record import CLIENT_GONE, record_of
 
 __all__ = ["DONE", "event", "fault_event", "named_event", "stream", "unless_gone"]
@@ -46,24 +47,48 @@ def fault_event(fault: Fault) -> bytes:
 class _EventStream(EventSourceResponse):
     """A stream whose reader is dropped when it takes nothing for too long."""
 
+    probe = Probe()
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send everything, or cut the connection: what is still buffered is not waited for."""
+
+        async def probed(message: Message) -> None:
+            if message.get("more_body") and self.probe.at(Site.WRITE) is Act.TEAR:
+                scope["state"][ABORT]()
+            await send(message)
+
         try:
-            await super().__call__(scope, receive, send)
+            await super().__call__(scope, receive, probed)
         except SendTimeoutError:
             log.info("%s: who reads nothing is dropped (--send-timeout)", record_of(scope).name)
             scope["state"][ABORT]()
 
 
-def stream(events: AsyncIterator[bytes], options: ServerOptions) -> EventSourceResponse:
+def stream(
+    events: AsyncGenerator[bytes, None], options: ServerOptions, probe: Probe | None = None
+) -> EventSourceResponse:
     """Return the answer that sends events as they come, and comments while none does."""
-    return _EventStream(
-        events,
+    made = _EventStream(
+        _never_quiet(events),
         ping=options.keep_alive,
         ping_message_factory=lambda: ServerSentEvent(comment="still here"),
         sep="\n",
         send_timeout=options.send_timeout,
     )
+    made.probe = probe or Probe()
+    return made
+
+
+async def _never_quiet(events: AsyncGenerator[bytes, None]) -> AsyncIterator[bytes]:
+    """Yield events; what nobody foresaw is an event too, for clients take a quiet end for whole."""
+    try:
+        async for one in events:
+            yield one
+    except Exception as error:  # the top of an answer whose headers are gone
+        log.error("a stream is lost", exc_info=error)
+        yield fault_event(of_bug(error))
+    finally:
+        await events.aclose()
 
 
 async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:

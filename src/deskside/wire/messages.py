@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from deskside.config import EngineOptions
 from deskside.core import Emission, Request
+from deskside.injection import Injection
 
 __all__ = [
     "COMMAND",
@@ -17,6 +18,7 @@ __all__ = [
     "Abort",
     "Accepted",
     "Alive",
+    "Arm",
     "Command",
     "Event",
     "Failed",
@@ -61,6 +63,13 @@ class Abort(_Message):
 
     kind: Literal["abort"] = "abort"
     keys: list[str]
+
+
+class Arm(_Message):
+    """Let faults happen at sites of the engine, for tests; what was armed before is forgotten."""
+
+    kind: Literal["arm"] = "arm"
+    injections: list[Injection]
 
 
 class Stop(_Message):
@@ -145,7 +154,7 @@ class Failed(_Message):
     message: str
 
 
-Command: TypeAlias = Annotated[Submit | Abort | Stop, Field(discriminator="kind")]
+Command: TypeAlias = Annotated[Submit | Abort | Arm | Stop, Field(discriminator="kind")]
 Event: TypeAlias = Annotated[
     Progress | Ready | Accepted | Refused | Step | Alive | Failed, Field(discriminator="kind")
 ]

@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 
 from deskside.core import Emission, FinishReason, TokenLogprob
+from deskside.injection import Site
 from deskside.server import faults
 from deskside.server.engine import Ticket
 from deskside.server.metrics import Ended
@@ -94,6 +95,7 @@ class Answer:
         """
         try:
             async for place, emission in self.ticket:
+                self.service.engine.probe.at(Site.TEXT)
                 piece = self.choices[place].take(emission)
                 self._note(place, emission)
                 if piece.tokens or piece.prompt_logprobs or piece.finish is not None:

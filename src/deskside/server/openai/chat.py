@@ -1,6 +1,6 @@
 """POST /v1/chat/completions: a conversation, answered; and /render, which shows its prompt."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -190,7 +190,7 @@ async def chat(service: Service, request: HttpRequest, fields: ChatFields) -> Re
     work = _Work(service, fields, new_id("chatcmpl"), now())
     answer = talk.submit(service, request, work.name, prompt, "messages")
     if fields.stream:
-        return stream(_events(work, answer), service.options)
+        return stream(_events(work, answer), service.options, service.engine.probe)
     body = await unless_gone(request, _whole(work, answer))
     return Response(body.model_dump_json(), media_type="application/json")
 
@@ -260,7 +260,7 @@ def _function(call: ToolCall) -> ChatFunction:
     return ChatFunction(name=call.name, arguments=call.arguments)
 
 
-async def _events(work: _Work, answer: Answer) -> AsyncIterator[bytes]:
+async def _events(work: _Work, answer: Answer) -> AsyncGenerator[bytes, None]:
     """Yield the stream of an answer; a fault is its last event."""
     pieces = answer.pieces()
     try:
