@@ -239,12 +239,13 @@ def test_who_reads_nothing_is_dropped(server: Server) -> None:
         while "is dropped" not in server.log.read_text() and time.monotonic() < end:
             time.sleep(0.05)
         wire.settimeout(20)
-        said = 0
+        said = b""
         try:
             while piece := wire.recv(65_536):
-                said += len(piece)
-                assert b"[DONE]" not in piece
+                said += piece
         except ConnectionResetError:
             pass
-    assert "is dropped" in server.log.read_text()
+    assert b"[DONE]" not in said
+    # On a busy machine the engine may be too far ahead before the connection is full.
+    assert "is dropped" in server.log.read_text() or b"slow_reader" in said[-1000:]
     assert server.complete(prompt=[0, 300], max_tokens=5)["usage"]["completion_tokens"] == 2
