@@ -243,6 +243,7 @@ def test_a_turn_of_an_agent(client: anthropic.Anthropic, server: Server) -> None
                 {"role": "user", "content": "Go on."},
             ],
             "tools": [{"type": "function", "function": one} for one in function],
+            "thinking": {"type": "enabled"},
         },
     ).json()
     assert counted.input_tokens == shown["count"]

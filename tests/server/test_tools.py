@@ -20,6 +20,7 @@ TOOLS: Any = [
     {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}},
     {"type": "function", "function": {"name": "now"}},
 ]
+THINKING: Any = {"thinking": {"type": "enabled"}}
 CALLS = [("add", '{"a": 1, "note": "ü\\""}'), ("now", "{}")]
 
 
@@ -51,7 +52,7 @@ def test_calls_by_the_sdk(
     client: openai.OpenAI, text: str, content: str | None, thought: str | None
 ) -> None:
     done = client.chat.completions.create(
-        model="deskside-mini", messages=said(text), tools=TOOLS, temperature=0
+        model="deskside-mini", messages=said(text), tools=TOOLS, temperature=0, extra_body=THINKING
     )
     (choice,) = done.choices
     assert choice.finish_reason == "tool_calls"
@@ -65,7 +66,7 @@ def test_calls_by_the_sdk(
 
 @pytest.mark.parametrize("text", [f"why</think>so{BLOCK}", f"why{BLOCK}"])
 def test_streamed_calls_are_those_of_a_whole_answer(server: Server, text: str) -> None:
-    events = server.events("/v1/chat/completions", messages=said(text), tools=TOOLS)
+    events = server.events("/v1/chat/completions", messages=said(text), tools=TOOLS, **THINKING)
     assert events.pop() == "[DONE]"
     deltas = [event["choices"][0]["delta"] for event in events]
     assert deltas[0] == {"role": "assistant", "content": ""}
@@ -84,7 +85,11 @@ def test_streamed_calls_are_those_of_a_whole_answer(server: Server, text: str) -
 
 def test_the_sdk_accumulates_a_stream(client: openai.OpenAI) -> None:
     with client.chat.completions.stream(
-        model="deskside-mini", messages=said(f"</think>{BLOCK}"), tools=TOOLS, temperature=0
+        model="deskside-mini",
+        messages=said(f"</think>{BLOCK}"),
+        tools=TOOLS,
+        temperature=0,
+        extra_body=THINKING,
     ) as stream:
         for _ in stream:
             pass
@@ -96,7 +101,7 @@ def test_the_sdk_accumulates_a_stream(client: openai.OpenAI) -> None:
 def test_malformed_calls_are_text(server: Server) -> None:
     for end in (20, 60, BLOCK.index("</") - 3):
         text = f"so{BLOCK[:end]}"
-        body = {"messages": said(f"</think>{text}"), "tools": TOOLS, "temperature": 0}
+        body = {"messages": said(f"</think>{text}"), "tools": TOOLS, "temperature": 0, **THINKING}
         (choice,) = server.post("/v1/chat/completions", body).json()["choices"]
         assert choice["message"]["content"] == text
         assert "tool_calls" not in choice["message"]
@@ -104,7 +109,7 @@ def test_malformed_calls_are_text(server: Server) -> None:
 
 
 def test_a_limit_within_a_call(server: Server) -> None:
-    body = {"messages": said(f"</think>so{BLOCK}"), "tools": TOOLS, "temperature": 0}
+    body = {"messages": said(f"</think>so{BLOCK}"), "tools": TOOLS, "temperature": 0, **THINKING}
     whole = server.post("/v1/chat/completions", body).json()
     tokens = whole["usage"]["completion_tokens"]
     for limit in range(1, tokens + 1):
@@ -121,7 +126,7 @@ def test_a_limit_within_a_call(server: Server) -> None:
 
 
 def test_one_call_alone(server: Server) -> None:
-    body = {"messages": said(f"</think>{BLOCK}"), "tools": TOOLS, "temperature": 0}
+    body = {"messages": said(f"</think>{BLOCK}"), "tools": TOOLS, "temperature": 0, **THINKING}
     body["parallel_tool_calls"] = False
     (choice,) = server.post("/v1/chat/completions", body).json()["choices"]
     assert [call["function"]["name"] for call in choice["message"]["tool_calls"]] == ["add"]
@@ -136,7 +141,7 @@ def test_none_offers_no_tools(server: Server) -> None:
     assert offered["count"] > plain["count"]
     for tool in TOOLS:
         assert json.dumps(tool["function"]) in offered["prompt"]
-    body = {**none, "messages": said(f"</think>{BLOCK}"), "temperature": 0}
+    body = {**none, "messages": said(f"</think>{BLOCK}"), "temperature": 0, **THINKING}
     (choice,) = server.post("/v1/chat/completions", body).json()["choices"]
     assert choice["message"]["content"] == BLOCK
     assert choice["finish_reason"] == "stop"
@@ -150,6 +155,7 @@ def test_calls_and_results_come_back(client: openai.OpenAI, server: Server) -> N
             messages=said(f"why</think>so{BLOCK}"),
             tools=TOOLS,
             temperature=0,
+            extra_body=THINKING,
         )
         .choices[0]
         .message
@@ -161,7 +167,7 @@ def test_calls_and_results_come_back(client: openai.OpenAI, server: Server) -> N
         {"role": "tool", "tool_call_id": calls[1].id, "content": "noon"},
         {"role": "tool", "tool_call_id": calls[0].id, "content": "3"},
     ]
-    shown = server.post("/render", {"messages": turn, "tools": TOOLS}).json()["prompt"]
+    shown = server.post("/render", {"messages": turn, "tools": TOOLS, **THINKING}).json()["prompt"]
     assert shown.endswith(
         f"<｜User｜>q<｜Assistant｜><think>why</think>so{BLOCK}<｜end▁of▁sentence｜>"
         "<｜User｜><tool_result>3</tool_result>\n\n<tool_result>noon</tool_result>"

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from typing import Any, TypeVar
 
 from pydantic import BaseModel
@@ -15,7 +15,7 @@ from starlette.types import Message, Receive, Scope, Send
 from deskside.config import ServerOptions
 from deskside.injection import Act, Probe, Site
 from deskside.server.connection import ABORT
-from deskside.server.faults import Fault, of_bug
+from deskside.server.faults import Fault
 from deskside.server.record import CLIENT_GONE, record_of
 
 __all__ = ["DONE", "event", "fault_event", "named_event", "stream", "unless_gone"]
@@ -65,11 +65,11 @@ class _EventStream(EventSourceResponse):
 
 
 def stream(
-    events: AsyncGenerator[bytes, None], options: ServerOptions, probe: Probe | None = None
+    events: AsyncIterator[bytes], options: ServerOptions, probe: Probe | None = None
 ) -> EventSourceResponse:
     """Return the answer that sends events as they come, and comments while none does."""
     made = _EventStream(
-        _never_quiet(events),
+        events,
         ping=options.keep_alive,
         ping_message_factory=lambda: ServerSentEvent(comment="still here"),
         sep="\n",
@@ -77,18 +77,6 @@ def stream(
     )
     made.probe = probe or Probe()
     return made
-
-
-async def _never_quiet(events: AsyncGenerator[bytes, None]) -> AsyncIterator[bytes]:
-    """Yield events; what nobody foresaw is an event too, for clients take a quiet end for whole."""
-    try:
-        async for one in events:
-            yield one
-    except Exception as error:  # the top of an answer whose headers are gone
-        log.error("a stream is lost", exc_info=error)
-        yield fault_event(of_bug(error))
-    finally:
-        await events.aclose()
 
 
 async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:

@@ -101,7 +101,7 @@ async def answer_messages(
     name = new_id("msg", "_")
     work = _Work(service, name, talk.submit(service, request, name, prompt, "messages"))
     if fields.stream:
-        return stream(_events(work), service.options)
+        return stream(_events(work), service.options, service.engine.probe)
     return JSONResponse(await unless_gone(request, _whole(work)))
 
 

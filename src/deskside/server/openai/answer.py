@@ -3,6 +3,7 @@
 Owns what completions and chat have in common. Knows no shape of a reply.
 """
 
+import logging
 import time
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from deskside.core import Emission, FinishReason, TokenLogprob
 from deskside.injection import Site
 from deskside.server import faults
 from deskside.server.engine import Ticket
+from deskside.server.faults import Fault
 from deskside.server.metrics import Ended
 from deskside.server.openai.replies import CompletionDetails, Finish, Usage
 from deskside.server.record import RequestRecord
@@ -19,6 +21,9 @@ from deskside.text.answer import AnswerStream, Part
 from deskside.text.tools import ToolCall
 
 __all__ = ["Answer", "Choice", "Piece", "finish_of"]
+
+
+log = logging.getLogger("deskside.requests")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +105,11 @@ class Answer:
                 self._note(place, emission)
                 if piece.tokens or piece.prompt_logprobs or piece.finish is not None:
                     yield place, piece
+        except Fault:
+            raise
+        except Exception as error:  # the top of an answer whose headers may be gone
+            log.error("a request is lost", exc_info=error)
+            raise faults.of_bug(error) from error
         finally:
             self._close()
 

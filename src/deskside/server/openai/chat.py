@@ -1,6 +1,6 @@
 """POST /v1/chat/completions: a conversation, answered; and /render, which shows its prompt."""
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -260,7 +260,7 @@ def _function(call: ToolCall) -> ChatFunction:
     return ChatFunction(name=call.name, arguments=call.arguments)
 
 
-async def _events(work: _Work, answer: Answer) -> AsyncGenerator[bytes, None]:
+async def _events(work: _Work, answer: Answer) -> AsyncIterator[bytes]:
     """Yield the stream of an answer; a fault is its last event."""
     pieces = answer.pieces()
     try:

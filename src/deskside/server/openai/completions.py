@@ -1,6 +1,6 @@
 """POST /v1/completions: raw text or token ids, continued."""
 
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 
 from starlette.requests import Request as HttpRequest
@@ -146,7 +146,7 @@ def _only_echo(work: _Work) -> Response:
 
 async def _echo_events(
     work: _Work, choices: Sequence[CompletionChoice], usage: Usage
-) -> AsyncGenerator[bytes, None]:
+) -> AsyncIterator[bytes]:
     for choice in choices:
         yield _chunk(work, choice.index, choice.text)
         yield _last_chunk(work, choice.index, "length", None)
@@ -178,7 +178,7 @@ async def _whole(work: _Work, answer: Answer) -> Completion:
     )
 
 
-async def _events(work: _Work, answer: Answer) -> AsyncGenerator[bytes, None]:
+async def _events(work: _Work, answer: Answer) -> AsyncIterator[bytes]:
     """Yield the stream of a completion; a fault is its last event."""
     writers = _writers(work, answer)
     pieces = answer.pieces()

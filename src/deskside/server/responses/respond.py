@@ -117,7 +117,7 @@ async def respond(service: Service, request: HttpRequest, fields: ResponsesField
     writer = ItemWriter(fields.custom, fields.wants_sealed)
     work = _Work(service, fields, name, now(), answer, writer)
     if fields.stream:
-        return stream(_events(work), service.options)
+        return stream(_events(work), service.options, service.engine.probe)
     return JSONResponse(await unless_gone(request, _whole(work)))
 
 
