@@ -69,7 +69,7 @@ def test_the_request_wins_over_the_template() -> None:
         ({"thinking": True}, r"^thinking\.type must be enabled or disabled, got None"),
         ({"thinking": {"type": "auto"}}, r"^thinking\.type must .* got 'auto'"),
         ({"thinking": {"type": []}}, r"^thinking\.type must"),
-        ({"thinking": {"type": "enabled", "budget_tokens": 9}}, r"thinking may .*'budget_tokens'"),
+        ({"thinking": {"type": "enabled", "effort": 9}}, r"thinking may .*'effort'"),
         ({"chat_template_kwargs": []}, "chat_template_kwargs must be an object, got list"),
         ({"chat_template_kwargs": {"x": 1}}, r"chat_template_kwargs may hold .* 'x'"),
         ({"chat_template_kwargs": {"thinking": "yes"}}, r"kwargs\.thinking must be true or false"),
