@@ -9,6 +9,12 @@ from tests.server.rig import Server, serving
 
 TEXT = "why " * 40
 BLOCKS = ["0", "3", "5"]
+ASKED: dict[str, dict[str, Any]] = {
+    "chat/completions": {"reasoning_effort": "low"},
+    "messages": {},
+    "responses": {"reasoning": {"effort": "low"}},
+}
+"""deskside-mini does not think unasked."""
 
 
 @pytest.fixture(scope="module", params=BLOCKS)
@@ -29,7 +35,7 @@ def counts(details: dict[str, int]) -> tuple[int, int]:
 
 
 def chat(server: Server, **fields: Any) -> dict[str, Any]:
-    body = {"messages": said(), "temperature": 0, **fields}
+    body = {"messages": said(), "temperature": 0, **ASKED["chat/completions"], **fields}
     answer = server.post("/v1/chat/completions", body)
     assert answer.status_code == 200, answer.text
     return answer.json()
@@ -52,7 +58,8 @@ def test_chat(server: Server, budget: int) -> None:
 
 def test_a_stream_is_the_same(server: Server) -> None:
     whole = chat(server, thinking_budget=7)["choices"][0]["message"]
-    events = server.events("/v1/chat/completions", messages=said(), thinking_budget=7)
+    fields = {"messages": said(), "thinking_budget": 7, **ASKED["chat/completions"]}
+    events = server.events("/v1/chat/completions", **fields)
     deltas = [event["choices"][0]["delta"] for event in events[:-1]]
     for name in ("content", "reasoning"):
         assert "".join(delta.get(name) or "" for delta in deltas) == whole[name]
@@ -63,7 +70,7 @@ def test_messages_and_responses(server: Server) -> None:
     body = {"model": "deskside-mini", "max_tokens": 500, "temperature": 0}
     found = server.post("/v1/messages", {**body, "messages": said(), "thinking": thinking}).json()
     assert [block["type"] for block in found["content"]] == ["thinking", "text"]
-    body = {"input": TEXT, "temperature": 0, "thinking_budget": 7}
+    body = {"input": TEXT, "temperature": 0, "thinking_budget": 7, **ASKED["responses"]}
     other = server.post("/v1/responses", body).json()
     assert [item["type"] for item in other["output"]] == ["reasoning", "message"]
     assert other["output"][1]["content"][0]["text"] == found["content"][1]["text"]
@@ -131,5 +138,5 @@ def test_the_guard(server: Server) -> None:
 )
 def test_refusals(server: Server, path: str, fields: dict[str, Any], param: str) -> None:
     messages = {} if path == "responses" else {"messages": said()}
-    answer = server.post(f"/v1/{path}", {**messages, **fields})
+    answer = server.post(f"/v1/{path}", {**messages, **ASKED[path], **fields})
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), answer.text
