@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, NoReturn, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Protocol
 
 from cyclopts import App, CycloptsError, Parameter
 from cyclopts.argument import ArgumentCollection
@@ -251,10 +251,12 @@ def _apply(
     commands: tuple[str, ...],
     arguments: ArgumentCollection,
 ) -> None:
-    # Unknown keys are options of another command: read_file has refused those of none.
-    Dict(values, source=source, allow_unknown=True, use_commands_as_keys=False)(
-        app, commands, arguments
-    )
+    # Unknown keys are options of another command: read_file has refused those of none. They stand
+    # below the command's name, for a flat table would lose every key that names a command.
+    nested: dict[str, Any] = dict(values)
+    for name in reversed(commands):
+        nested = {name: nested}
+    Dict(nested, source=source, allow_unknown=True)(app, commands, arguments)
 
 
 @dataclass(frozen=True, slots=True)
