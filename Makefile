@@ -9,7 +9,7 @@ PROMPT ?= def fibonacci(n):
 # Built and tested on two cores; `make test WORKERS=8` on a larger machine.
 WORKERS ?= 2
 
-.PHONY: help setup demo check format test test-all bench native wheel clean distclean
+.PHONY: help setup demo check format test test-all bench native portable wheel clean distclean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -60,6 +60,18 @@ bench: $(VENV)/dev.stamp  ## time decode and prefill beside transformers, and sp
 native: $(VENV)/pip.stamp  ## build the compiled kernels again
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable .
 	@touch $(VENV)/package.stamp
+
+# Another processor's build: no source that only x86 runs. It gets an environment of its own, which
+# borrows the libraries of .venv but not its package.
+portable: $(VENV)/dev.stamp  ## build without x86 kernels into build/portable and test that build
+	rm -rf build/portable
+	$(BIN)/pip wheel --quiet --no-deps --wheel-dir build/portable \
+		--config-settings cmake.define.DESKSIDE_PORTABLE=ON .
+	$(BIN)/python -m venv --without-pip build/portable/venv
+	cd build/portable/venv/lib/python3.*/site-packages && \
+		ls -d $(abspath $(VENV))/lib/python3.*/site-packages > libraries.pth
+	$(BIN)/pip --python build/portable/venv/bin/python install --quiet --no-deps build/portable/*.whl
+	build/portable/venv/bin/python -m pytest -q -n 0 -m native tests/ops
 
 wheel: $(VENV)/pip.stamp  ## build a wheel into dist/
 	$(BIN)/pip wheel --quiet --no-deps --wheel-dir dist .

@@ -1,13 +1,15 @@
 """Time the compiled experts at the real model's shape against a plain read of the same memory.
 
 Kernel and read take turns in one process on the same threads; both stream randomly chosen distinct
-experts out of a bank far larger than the caches, and the figure is the ratio of their rates. Prompt
-rows run through all experts of a larger bank, by the widest tier and by the widest without a matrix
-unit. Writes a JSON file with machine, date and commit.
+experts out of a bank far larger than the caches, and the figure is the ratio of their rates. Banks
+lie in memory as a load takes it, on huge pages where there are some. Then all tiers take turns at
+the same rows, with one thread. Prompt rows run through all experts of a larger bank, by the widest
+tier and by the widest without a matrix unit. Writes a JSON file with machine, date and commit.
 """
 
 import argparse
 import json
+import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -18,6 +20,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.origin import origin
+from deskside.experts.memory import HostMemory
 from deskside.formats import mxfp4
 from deskside.formats.packed import Format, Packed
 from deskside.kernels import native
@@ -37,12 +40,17 @@ def bank(experts: int, rows: int, columns: int, seed: int) -> Packed:
     """Return normal weights of 0.02, quantized; experts hold the same rows in other orders."""
     draw = torch.Generator().manual_seed(seed)
     one_codes, one_scales = mxfp4.encode(torch.randn(rows, columns, generator=draw) * 0.02)
-    codes = torch.empty(experts, rows, columns // 2, dtype=torch.uint8)
-    scales = torch.empty(experts, rows, columns // 32, dtype=torch.uint8)
+    codes = memory(experts, rows, columns // 2)
+    scales = memory(experts, rows, columns // 32)
     for expert in range(experts):
         order = torch.randperm(rows, generator=draw)
         codes[expert], scales[expert] = one_codes[order], one_scales[order]
     return Packed(codes, scales, Format.MXFP4)
+
+
+def memory(*shape: int) -> Tensor:
+    """Return bytes as a bank has them."""
+    return HostMemory().allocate(math.prod(shape)).view(shape)
 
 
 def banks_of(experts: int) -> Banks:
@@ -159,6 +167,26 @@ def measure(banks: Banks, windows: Windows, repeats: int) -> dict[str, Any]:
     return found
 
 
+def measure_tiers(banks: Banks, windows: Windows, tier: str, repeats: int) -> dict[str, Any]:
+    """Let all compiled tiers take turns at the same rows and experts."""
+    names = [name for name in tiers().available if name != "portable"]
+    nbytes = sum(one.nbytes for one in banks) // EXPERTS * TOPK
+    found: dict[str, Any] = {}
+    for rows in ROWS:
+        taken: dict[str, list[float]] = {name: [] for name in names}
+        for turn in range(repeats + 1):
+            x, weights = inputs(rows)
+            for name in names:
+                force_tier(name)
+                ids = distinct(rows)
+                ours = seconds(lambda: native.expert_sums(x, ids, weights, *banks, windows))  # noqa: B023
+                if turn:
+                    taken[name].append(rows * nbytes / ours / 1e9)
+        found[f"{rows} rows, GB/s"] = {name: spread(taken[name]) for name in names}
+    force_tier(tier)
+    return found
+
+
 def measure_prompt(banks: Banks, windows: Windows, tier: str, repeats: int) -> dict[str, Any]:
     """Run a prompt by this tier and by the widest without a matrix unit, and read the bank."""
     x, weights = inputs(PROMPT_ROWS)
@@ -218,6 +246,8 @@ def main() -> None:
     for threads in THREADS:
         native.set_threads(threads)
         found[f"{threads} threads"] = measure(banks, windows, args.repeats)
+    native.set_threads(1)
+    found["tiers, 1 thread"] = measure_tiers(banks, windows, args.tier, args.repeats)
     del banks
     wide = banks_of(PROMPT_EXPERTS)
     windows = windows_of(*wide, LIMIT, TOPK, ROUTE_SCALE)

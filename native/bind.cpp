@@ -86,32 +86,19 @@ using Floats = const float;
 using Ids = const std::int64_t;
 using Indices = const std::int32_t;
 
+// An expert that is in no bank: the routing, or the checkpoint's table of it, is damaged.
+struct UnknownExpert : std::runtime_error {
+    using std::runtime_error::runtime_error;
+};
+
 void check_ids(Ids* ids, std::ptrdiff_t count, std::int64_t least, int experts) {
     for (std::ptrdiff_t i = 0; i < count; ++i) {
         if (ids[i] < least || ids[i] >= experts) {
-            throw std::out_of_range("expert " + std::to_string(ids[i]) + " of a bank of " +
-                                    std::to_string(experts));
+            throw UnknownExpert("expert " + std::to_string(ids[i]) + " of a bank of " +
+                                std::to_string(experts) +
+                                ": its routing is damaged, download the checkpoint again");
         }
     }
-}
-
-void moe(Address x, int rows, int hidden, Address ids, Address weights, int topk, int experts,
-         int inner, Address gate, Address gate_scales, Address up, Address up_scales, Address down,
-         Address down_scales, float limit, Address out) {
-    check_ids(at<Ids>(ids), static_cast<std::ptrdiff_t>(rows) * topk, -1, experts);
-    kernels().moe({at<Floats>(x),
-                   rows,
-                   hidden,
-                   at<Ids>(ids),
-                   at<Floats>(weights),
-                   topk,
-                   experts,
-                   inner,
-                   {at<Bytes>(gate), at<Bytes>(gate_scales)},
-                   {at<Bytes>(up), at<Bytes>(up_scales)},
-                   {at<Bytes>(down), at<Bytes>(down_scales)},
-                   limit,
-                   at<float>(out)});
 }
 
 void expert_sums(Address x, int rows, int hidden, Address ids, Address weights, int topk,
@@ -248,19 +235,24 @@ std::vector<int> set_crew(const std::vector<pool::Cpus>& workers, bool caller_wo
 
 void touch(Address memory, std::size_t bytes) { pool::touch(at<unsigned char>(memory), bytes); }
 
-void bind_pool(nb::module_& module) {
-    const auto free = nb::call_guard<nb::gil_scoped_release>();
-    nb::object lost_type = nb::module_::import_("deskside.errors").attr("LostWorkerError");
-    // A worker that is lost reaches Python as the package's own error.
+// Lets an exception reach Python as one of the package's own errors.
+template <class Thrown>
+void translate(const char* error) {
+    nb::object type = nb::module_::import_("deskside.errors").attr(error);
     nb::register_exception_translator(
         [](const std::exception_ptr& thrown, void* type) {
             try {
                 std::rethrow_exception(thrown);
-            } catch (const pool::WorkerLost& lost) {
-                PyErr_SetString(static_cast<PyObject*>(type), lost.what());
+            } catch (const Thrown& one) {
+                PyErr_SetString(static_cast<PyObject*>(type), one.what());
             }
         },
-        lost_type.release().ptr());
+        type.release().ptr());
+}
+
+void bind_pool(nb::module_& module) {
+    const auto free = nb::call_guard<nb::gil_scoped_release>();
+    translate<pool::WorkerLost>("LostWorkerError");
     module.def("set_threads", pool::set_threads, free,
                "Threads that share a kernel, with the caller.");
     module.def("set_crew", set_crew, free, "CPUs of each worker, whether the caller works, spin.");
@@ -285,18 +277,17 @@ NB_MODULE(_native, module) {
 
     module.def("tiers", usable_tiers, "Instruction-set tiers that run here, widest first.");
     module.def("tier", [] { return kernels().name; }, "The tier in use.");
-    module.def("prefers_integers", [] { return kernels().prefers_integers; });
     module.def("forced", tier_forced, "Whether the tier in use was named by force_tier.");
     module.def(
         "force_tier", use_tier,
         "Use one of tiers(), false where it is none; the bits of every result stay the same.");
     module.def("release_tier", release_tier, "Use the widest tier again.");
     bind_pool(module);
+    translate<UnknownExpert>("CheckpointError");
     module.def("linear", linear, free);
     module.def("linears", linears, free);
     module.def("grouped_linear", grouped_linear, free);
     module.attr("MOST_MATRICES") = kMostMatrices;
-    module.def("moe", moe, free);
     module.def("expert_sums", expert_sums, free);
     module.def("finish_experts", finish_experts, free);
     module.def("attend", attend, free);

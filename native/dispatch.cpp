@@ -2,7 +2,7 @@
 
 #include <atomic>
 
-#if defined(__x86_64__)
+#if defined(DESKSIDE_X86)
 #include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -11,7 +11,7 @@
 namespace deskside {
 namespace {
 
-#if defined(__x86_64__)
+#if defined(DESKSIDE_X86)
 // Whether tiles may be used: the processor has them, the system saves them (XCR0), and it lets this
 // process, which must ask once, because their state is large.
 bool tiles_granted() {
@@ -31,14 +31,16 @@ bool tiles_granted() {
 
 std::vector<const Kernels*> find_usable() {
     std::vector<const Kernels*> found;
-#if defined(__x86_64__)
+#if defined(DESKSIDE_X86)
     __builtin_cpu_init();
     const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
     if (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) {
         if (__builtin_cpu_supports("avx512vnni")) {
-            if (__builtin_cpu_supports("avx512vbmi") && tiles_granted())
-                found.push_back(amx_kernels());
+            if (__builtin_cpu_supports("avx512vbmi")) {
+                if (tiles_granted()) found.push_back(amx_kernels());
+                found.push_back(avx512vbmi_kernels());
+            }
             found.push_back(avx512vnni_kernels());
         }
         found.push_back(avx512_kernels());

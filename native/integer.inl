@@ -1,7 +1,7 @@
-// The routed experts of generated rows in exact integers: the arithmetic of ops/integer_moe.py.
+// The routed experts in exact integers: the arithmetic of ops/integer_moe.py.
 //
-// All rows of an expert share one decode of its weights. Gate and up run in blocks of 128 outputs,
-// one group, so that a block also quantizes what it made; down runs in blocks of outputs, each
+// All rows of an expert share one decode of its weights. Gate and up run in blocks of whole groups
+// of 128 outputs, so that a block also quantizes what it made; down runs in blocks of outputs, each
 // over all experts, so that no two threads add to one sum.
 
 namespace deskside::DESKSIDE_TIER {
@@ -9,6 +9,18 @@ namespace {
 
 constexpr int kLeastTop = -90;
 constexpr int kDownColumns = 64;
+
+// Blocks may grow to so many groups, or times kDownColumns: the longer a stretch of weights, the
+// less of it is lost at its ends, where nothing was fetched ahead and too much was.
+constexpr int kMostGroups = 4;
+constexpr int kMostDown = 8;
+
+// How many of `parts` equal parts a block takes, so that each thread finds several blocks.
+int shared_out(int parts, int most) {
+    constexpr int kBlocksEach = 8;
+    const int share = parts / (pool::threads() * kBlocksEach);
+    return share < 1 ? 1 : share < most ? share : most;
+}
 
 // Quantizes a row of x in its own window; returns the window's low end.
 int quantize_row(const float* x, int width, int depth, const Vectors& to, std::ptrdiff_t row) {
@@ -37,41 +49,49 @@ struct SumsRound {
     const Vectors& hidden;  // one a pair
 };
 
-// Gate, up, gated unit and its integers: one group of one expert, for all its rows.
-void hidden_group(const SumsRound& round, int e, int group) {
+// The gated unit of pair p of the call's sums, and its integers: one group.
+void keep_hidden(const SumsRound& round, int p, int group, int columns, const std::int64_t* gate,
+                 const std::int64_t* up) {
     const ExpertSumsCall& call = round.call;
-    const std::int32_t* const table = call.table;
+    const int pair = round.routed.pair[p];
+    const double power = power64(round.x_low[pair / call.topk] + call.table[0] - 128);
+    const float weight = call.weights[round.first * call.topk + pair];
+    alignas(64) float g[kGroup], u[kGroup];
+    for (int c = 0; c < kGroup; ++c) g[c] = rounded(gate[c], power);
+    for (int c = 0; c < kGroup; ++c) u[c] = rounded(up[c], power);
+    for (int c = 0; c < kGroup; c += 16) {
+        const Lanes unit = swiglu(at_least(load(g + c), splat(-128.0f)), load(u + c), call.limit);
+        store(g + c, unit * splat(weight));
+    }
+    const int low = call.table[3], top = call.table[4];
+    const int exponent = within(exponent_of(largest_bits(g, columns)), low, top);
+    round.hidden.put(p, group, g, columns, exponent, exponent - low);
+}
+
+// Gate, up and gated unit of `groups` groups of one expert, for all its rows.
+void hidden_groups(const SumsRound& round, int e, int first_group, int groups) {
+    const ExpertSumsCall& call = round.call;
     const int begin = round.routed.begin[e], count = round.routed.begin[e + 1] - begin;
-    const int n = group * kGroup;
-    const int columns = call.inner - n < kGroup ? call.inner - n : kGroup;
-    const std::ptrdiff_t all = static_cast<std::ptrdiff_t>(count) * kGroup;
+    const int n = first_group * kGroup, width = groups * kGroup;
+    const int columns = call.inner - n < width ? call.inner - n : width;
+    const std::ptrdiff_t all = static_cast<std::ptrdiff_t>(count) * width;
     std::int64_t* const gate = static_cast<std::int64_t*>(
         pool::scratch(pool::Slot::kTile, 2 * sizeof(std::int64_t) * all));
     std::int64_t* const up = gate + all;
     const auto multiply = [&](const Bank& bank, std::int64_t* out) {
-        for (std::ptrdiff_t i = 0; i < all; ++i) out[i] = 0;
+        __builtin_memset(out, 0, all * sizeof(std::int64_t));
         const WeightRows w =
-            bank_rows(bank, round.routed.expert[e], call.inner, call.hidden, n, table[0]);
-        round.x.add_sums(e, w, columns, [&](int p) { return out + p * kGroup; });
+            bank_rows(bank, round.routed.expert[e], call.inner, call.hidden, n, call.table[0]);
+        round.x.add_sums(e, w, columns, [&](int p) { return out + p * width; });
     };
     multiply(call.gate, gate);
     multiply(call.up, up);
-    for (int p = 0; p < count; ++p) {
-        const int pair = round.routed.pair[begin + p];
-        const double power = power64(round.x_low[pair / call.topk] + table[0] - 128);
-        const float weight = call.weights[round.first * call.topk + pair];
-        alignas(64) float g[kGroup], u[kGroup];
-        for (int c = 0; c < kGroup; ++c) g[c] = rounded(gate[p * kGroup + c], power);
-        for (int c = 0; c < kGroup; ++c) u[c] = rounded(up[p * kGroup + c], power);
-        for (int c = 0; c < kGroup; c += 16) {
-            const Lanes unit =
-                swiglu(at_least(load(g + c), splat(-128.0f)), load(u + c), call.limit);
-            store(g + c, unit * splat(weight));
+    for (int p = 0; p < count; ++p)
+        for (int g = 0; g < groups; ++g) {
+            const int left = columns - g * kGroup, at = p * width + g * kGroup;
+            keep_hidden(round, begin + p, first_group + g, left < kGroup ? left : kGroup, gate + at,
+                        up + at);
         }
-        const int low = table[3], top = table[4];
-        const int exponent = within(exponent_of(largest_bits(g, columns)), low, top);
-        round.hidden.put(begin + p, group, g, columns, exponent, exponent - low);
-    }
 }
 
 // Outputs [n, n + columns) of all rows: all experts, one after the other.
@@ -108,11 +128,17 @@ void sums_round(const ExpertSumsCall& call, std::ptrdiff_t first, int rows) {
     });
     const double worth = static_cast<double>(routed.pairs) * call.inner * call.hidden;
     const int groups = ceil_div(call.inner, kGroup);
-    pool::loop(routed.experts * groups, 2 * worth,
-               [&](int block) { hidden_group(round, block / groups, block % groups); });
-    pool::loop(ceil_div(call.hidden, kDownColumns), worth, [&](int block) {
-        const int n = block * kDownColumns;
-        down_columns(round, n, call.hidden - n < kDownColumns ? call.hidden - n : kDownColumns);
+    const int together = shared_out(routed.experts * groups, kMostGroups);
+    const int parts = ceil_div(groups, together);
+    pool::loop(routed.experts * parts, 2 * worth, [&](int block) {
+        const int group = block % parts * together;
+        hidden_groups(round, block / parts, group,
+                      groups - group < together ? groups - group : together);
+    });
+    const int columns = kDownColumns * shared_out(ceil_div(call.hidden, kDownColumns), kMostDown);
+    pool::loop(ceil_div(call.hidden, columns), worth, [&](int block) {
+        const int n = block * columns;
+        down_columns(round, n, call.hidden - n < columns ? call.hidden - n : columns);
     });
 }
 

@@ -40,21 +40,6 @@ struct Bank {
     const std::uint8_t* scales;
 };
 
-// out[r] = sum over slots, ascending, of down(swiglu(gate x, up x) * weight); id -1 is skipped.
-struct MoeCall {
-    const float* x;
-    int rows;
-    int hidden;
-    const std::int64_t* ids;
-    const float* weights;
-    int topk;
-    int experts;
-    int inner;
-    Bank gate, up, down;
-    float limit;
-    float* out;
-};
-
 // The exact sums of ops/integer_moe.py: out[r] = sum over slots of integer down(gated unit).
 // `table` holds the layer's windows: floor of gate's and up's scale bytes, depth of x's window,
 // floor of down's scale bytes, low and top of the gated unit's window.
@@ -245,9 +230,7 @@ struct ReadCall {
 
 struct Kernels {
     const char* name;
-    bool prefers_integers;  // for prompt rows: its integer experts are faster than its float ones
     void (*linear)(const LinearCall&);
-    void (*moe)(const MoeCall&);
     void (*expert_sums)(const ExpertSumsCall&);
     void (*finish_experts)(const FinishExpertsCall&);
     void (*attend)(const AttendCall&);
@@ -273,6 +256,7 @@ const Kernels* portable_kernels();
 const Kernels* avx2_kernels();
 const Kernels* avx512_kernels();
 const Kernels* avx512vnni_kernels();
+const Kernels* avx512vbmi_kernels();
 const Kernels* amx_kernels();
 
 }  // namespace deskside

@@ -6,12 +6,10 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "sums.hpp"
+#include "words.hpp"
 
 namespace deskside::DESKSIDE_TIER {
 namespace {
-
-constexpr int kIntegerRows = 4;
 
 template <int R>
 constexpr int kIntegerColumns = R == 1 ? 2 : 1;
@@ -45,10 +43,11 @@ LANES void add_half(__m256i codes, std::int64_t one, std::int64_t second, int ha
     const Decoded w = decode_words(codes);
     const __m256i scale = _mm256_set_epi64x(second, second, one, one);
     for (int r = 0; r < R; ++r) {
-        const std::int16_t* const words = x[r]->words + half / 2 * kGroup + half % 2 * 16;
+        const RowGroup& row = x[r]->groups[half / 2];
         __m256i sum = _mm256_setzero_si256();
         for (int i = 0; i < 4; ++i) {
-            const __m256i a = _mm256_load_si256(reinterpret_cast<const __m256i*>(words + 32 * i));
+            const __m256i a =
+                _mm256_load_si256(reinterpret_cast<const __m256i*>(&row.words[i][half % 2 * 16]));
             sum = _mm256_add_epi32(sum, _mm256_madd_epi16(w.v[i], a));
         }
         sum = _mm256_add_epi32(sum, _mm256_srli_epi64(sum, 32));

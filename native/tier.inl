@@ -12,10 +12,12 @@
 #include "rows.inl"
 #include "hyper.inl"
 #include "attend.inl"
-#include "moe.inl"
+#include "sorted.inl"
 #include "exponents.inl"
-#include "words.inl"
+#include "bands.inl"
+#include "vectors.inl"
 #if defined(DESKSIDE_PANELS)
+#include "passes.inl"
 #include "panels.inl"
 #endif
 #include "integer.inl"
@@ -33,9 +35,7 @@ namespace deskside {
 const Kernels* DESKSIDE_NAME(DESKSIDE_TIER, _kernels)() {
     static constexpr Kernels table = {
         DESKSIDE_STRING(DESKSIDE_TIER),
-        DESKSIDE_TIER::kPrefersIntegers,
         DESKSIDE_TIER::linear,
-        DESKSIDE_TIER::moe,
         DESKSIDE_TIER::expert_sums,
         DESKSIDE_TIER::finish_experts,
         DESKSIDE_TIER::attend,

@@ -1,4 +1,4 @@
 #define DESKSIDE_TIER avx2
 #include "lanes_avx2.hpp"
-#include "sums_avx2.hpp"
+#include "bands_avx2.hpp"
 #include "tier.inl"

@@ -1,4 +1,4 @@
 #define DESKSIDE_TIER avx512vnni
 #include "lanes_avx512.hpp"
-#include "sums_avx512.hpp"
+#include "bands_avx512.hpp"
 #include "tier.inl"

@@ -1,4 +1,4 @@
 #define DESKSIDE_TIER portable
 #include "lanes_portable.hpp"
-#include "sums_portable.hpp"
+#include "bands_portable.hpp"
 #include "tier.inl"

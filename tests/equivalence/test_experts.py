@@ -13,7 +13,7 @@ from torch import Tensor
 
 from deskside.batch import Kinds
 from deskside.device import Arrival, Device, HostDevice
-from deskside.errors import CapacityError
+from deskside.errors import CapacityError, CheckpointError
 from deskside.experts.cache import ExpertCache
 from deskside.experts.fetch import ExpertSlots
 from deskside.experts.service import ExpertLayer, ExpertService, Residency
@@ -185,7 +185,7 @@ def test_an_expert_that_does_not_exist() -> None:
     step = Rows.of(LAYERS[0], 2, 0, 3)
     for service in (hybrid(ALL, 0.5)[0], ExpertService(NATIVE)):
         step.ids[1, 1] = EXPERTS
-        with pytest.raises(IndexError):
+        with pytest.raises(CheckpointError):
             step.run(service)
         step.ids[1, 1] = 0
         step.run(service)

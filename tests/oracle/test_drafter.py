@@ -11,7 +11,6 @@ from torch import Tensor
 from deskside.checkpoint.index import Checkpoint
 from deskside.core import SamplingParams, SequenceId
 from deskside.engine.inputs import BatchBuilder
-from deskside.kernels import native
 from deskside.layout.kv import KvFormat
 from deskside.model.draft_inputs import Anchor
 from deskside.model.drafter import Drafter, Drafts
@@ -24,7 +23,7 @@ from deskside.state.rings import Rings
 from tests.miniature import read_floats, write_miniature
 from tests.oracle.drafter import StraightDraft, StraightDrafter
 from tests.oracle.peer import peer_of
-from tests.rig import Part, Rig, random_ids
+from tests.rig import Part, Rig, compiled_in_floats, random_ids
 
 SHAPE = {
     "hidden": 64,
@@ -100,7 +99,7 @@ class World:
             name: DraftRig(weights, self.spec, ops=ops)
             for name, ops in (
                 ("plain", OpSet()),
-                ("native", OpSet().replaced(native.bodies())),
+                ("native", compiled_in_floats()),
             )
         }
 
@@ -219,7 +218,7 @@ def test_rows_stored_in_eight_bits_are_as_independent(tmp_path: Path) -> None:
     ids = random_ids(spec, 150, seed=1)
     drafts = []
     for kv_format in KvFormat:
-        rig = DraftRig(weights, spec, kv_format, OpSet().replaced(native.bodies()))
+        rig = DraftRig(weights, spec, kv_format, compiled_in_floats())
         rig.forward(Part(1, ids[:50]), Part(0, ids[:140]))
         one = Proposer(Policy(GREEDY), draft_uniforms(1, 0, 140, 5))
         together = rig.draft((0, ids[140], one), (1, ids[50], one))

@@ -9,16 +9,14 @@ from torch import Tensor
 
 from deskside.checkpoint.index import Checkpoint
 from deskside.core import SamplingParams
-from deskside.kernels import native
 from deskside.layout.kv import KvFormat
 from deskside.model.weights import load
-from deskside.ops.opset import OpSet
 from deskside.speculate.policy import Policy
 from deskside.speculate.proposal import Proposer, draft_uniforms
 from tests.miniature import read_floats, write_miniature
 from tests.oracle.drafter import StraightDraft, StraightDrafter
 from tests.oracle.test_drafter import SHAPE, DraftRig
-from tests.rig import Part, random_ids
+from tests.rig import Part, compiled_in_floats, random_ids
 
 BLOCK = 5
 LAST = "mtp.2"
@@ -30,7 +28,7 @@ def greedy(position: int) -> Proposer:
 
 def rig_of(folder: Path, weights: dict[str, Tensor], **shape: object) -> DraftRig:
     spec = write_miniature(folder, drafter=True, seed=8, weights=weights, **{**SHAPE, **shape})
-    return DraftRig(load(Checkpoint.open(folder)), spec, ops=OpSet().replaced(native.bodies()))
+    return DraftRig(load(Checkpoint.open(folder)), spec, ops=compiled_in_floats())
 
 
 def straight(
@@ -122,9 +120,7 @@ def test_context_rows_in_eight_bits_follow_the_formulas(tmp_path: Path) -> None:
     """
     shape = {**SHAPE, "head_dim": 72, "index_dim": 32}
     spec = write_miniature(tmp_path, drafter=True, seed=3, **shape)
-    rig = DraftRig(
-        load(Checkpoint.open(tmp_path)), spec, KvFormat.FP8, OpSet().replaced(native.bodies())
-    )
+    rig = DraftRig(load(Checkpoint.open(tmp_path)), spec, KvFormat.FP8, compiled_in_floats())
     ids = random_ids(spec, 160, 5)
     features = []
     for first, last in ((0, 70), (70, 130), (130, 150)):

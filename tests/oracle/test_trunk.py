@@ -4,15 +4,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from deskside.kernels import native
 from deskside.ops.opset import OpSet
 from deskside.spec import ModelSpec
 from tests.oracle.peer import TINY, native_weights, random_peer
-from tests.rig import Part, Rig, random_ids
+from tests.rig import Part, Rig, compiled_in_floats, random_ids
 
 LENGTH = 600
 PLAIN = OpSet()
-NATIVE = PLAIN.replaced(native.bodies())
+NATIVE = compiled_in_floats()
 TOLERANCE = 1e-4
 
 

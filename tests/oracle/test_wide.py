@@ -7,11 +7,9 @@ import torch
 
 from deskside.formats import fp8
 from deskside.formats.packed import Format, Packed
-from deskside.kernels import native
-from deskside.ops.opset import OpSet
 from deskside.spec import ModelSpec
 from tests.oracle.peer import TINY, native_name, native_weights, random_peer
-from tests.rig import Part, Rig, random_ids
+from tests.rig import Part, Rig, compiled_in_floats, random_ids
 
 WIDE = {
     "hidden_size": 4096,
@@ -48,7 +46,7 @@ def test_real_widths() -> None:
                 packed[native_name(name)] = Packed(codes.view(torch.uint8), scales, Format.FP8)
     assert len(packed) == 2 * 8 + 1
     spec = ModelSpec.from_config(config)
-    rig = Rig({**native_weights(peer), **packed}, spec, ops=OpSet().replaced(native.bodies()))
+    rig = Rig({**native_weights(peer), **packed}, spec, ops=compiled_in_floats())
     ids = random_ids(spec, LENGTH, seed=2)
     with torch.no_grad():
         judged = peer(torch.tensor([ids]), use_cache=False).logits[0]

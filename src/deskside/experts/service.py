@@ -64,7 +64,7 @@ class ExpertService:
         kinds: Kinds,
         shared: Tensor,
     ) -> Tensor:
-        """Run rows through their experts: prompt rows in float32, generated in exact integers.
+        """Run rows through their experts: parts of prompt rows add in float32, of others exactly.
 
         Args:
             layer: whose experts.

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from deskside.errors import CheckpointError
 from deskside.planning.split import fetched, fixed_places
 
 __all__ = ["Split", "renumbered", "split_of"]
@@ -40,8 +41,11 @@ def split_of(
         experts: of the layer.
         fraction: of the missing experts to fetch.
         generated: the rows' kind.
+
+    Raises:
+        CheckpointError: an id is none of `experts`.
     """
-    rows = _rows(ids)
+    rows = _rows(ids, experts)
     hits = [expert for expert in rows if expert in held]
     misses = [expert for expert in rows if expert not in held]
     if generated:
@@ -57,19 +61,20 @@ def split_of(
     return Split(tuple(hits), tuple(sorted(fetches)), tuple(sorted(here)))
 
 
-def _rows(ids: Tensor) -> dict[int, int]:
+def _rows(ids: Tensor, experts: int) -> dict[int, int]:
     """Count the rows of every expert that has any, ascending: the step's one read of ids."""
-    experts, counts = np.unique(ids.cpu().numpy(), return_counts=True)
-    found = zip(experts.tolist(), counts.tolist(), strict=True)
-    return {expert: count for expert, count in found if expert >= 0}
+    found, counts = np.unique(ids.cpu().numpy(), return_counts=True)
+    for wrong in found[(found < -1) | (found >= experts)].tolist():
+        raise CheckpointError(
+            f"expert {wrong} of a bank of {experts}: its routing is damaged, download the "
+            "checkpoint again"
+        )
+    rows = zip(found.tolist(), counts.tolist(), strict=True)
+    return {expert: count for expert, count in rows if expert >= 0}
 
 
 def renumbered(ids: Tensor, places: Mapping[int, int], experts: int) -> Tensor:
-    """Return ids with experts replaced by their places, and by -1 where they have none.
-
-    Raises:
-        IndexError: an id is none of `experts`.
-    """
+    """Return ids with experts replaced by their places, and by -1 where they have none."""
     table = torch.full((experts + 1,), -1, dtype=torch.int64)  # its end is the place of id -1
     table[list(places)] = torch.tensor(list(places.values()), dtype=torch.int64)
     return table.to(ids.device)[ids]

@@ -11,6 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from deskside.errors import CheckpointError
 from deskside.formats import fp8, mxfp4
 from deskside.layout.cuts import check_cut
 
@@ -46,13 +47,20 @@ class Packed:
     format: Format
 
     def __post_init__(self) -> None:
-        """Hold the shapes that every reader relies on."""
+        """Hold the shapes that every reader relies on.
+
+        Raises:
+            CheckpointError: there is not one scale for each block of codes.
+        """
         assert self.codes.dtype == self.scales.dtype == torch.uint8
         units = _UNITS[self.format]
         blocks = (-(-self.rows // units["rows"]), -(-self.columns // units["columns"]))
-        assert self.scales.shape == (*self.codes.shape[:-2], *blocks), (
-            f"{self.format}: codes {tuple(self.codes.shape)}, scales {tuple(self.scales.shape)}"
-        )
+        need = (*self.codes.shape[:-2], *blocks)
+        if self.scales.shape != need:
+            raise CheckpointError(
+                f"{self.format} codes {list(self.codes.shape)} need scales {list(need)} and have "
+                f"{list(self.scales.shape)}: get the original checkpoint for --model"
+            )
 
     @property
     def rows(self) -> int:

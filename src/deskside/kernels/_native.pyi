@@ -2,7 +2,6 @@ MOST_MATRICES: int
 
 def tiers() -> list[str]: ...
 def tier() -> str: ...
-def prefers_integers() -> bool: ...
 def forced() -> bool: ...
 def force_tier(name: str, /) -> bool: ...
 def release_tier() -> None: ...
@@ -40,25 +39,6 @@ def grouped_linear(
     count: int,
     out: int,
     out_stride: int,
-    /,
-) -> None: ...
-def moe(
-    x: int,
-    rows: int,
-    hidden: int,
-    ids: int,
-    weights: int,
-    topk: int,
-    experts: int,
-    inner: int,
-    gate: int,
-    gate_scales: int,
-    up: int,
-    up_scales: int,
-    down: int,
-    down_scales: int,
-    limit: float,
-    out: int,
     /,
 ) -> None: ...
 def expert_sums(

@@ -1,4 +1,4 @@
-"""The compiled bodies of the routed experts: in float32 for prompt rows, in integers for the rest.
+"""The compiled bodies of the routed experts, in exact integers for rows of every kind.
 
 Same signatures as the definitions in `ops`; addresses go to C++, which shares the decode of an
 expert's weights among all its rows.
@@ -23,19 +23,14 @@ def moe(
 ) -> Tensor:
     """Run every row through its experts; see `ops.moe.moe`.
 
-    Where a matrix unit adds integers faster than any unit adds floats, these are the integer
-    experts: their error is that of 16-bit activations.
+    In exact integers like generated rows: no processor's floats are faster. The error is that of
+    16-bit activations.
 
     Raises:
-        IndexError: an id names no expert of the banks.
+        CheckpointError: an id names no expert of the banks.
     """
-    if _native.prefers_integers():
-        sums = expert_sums(x, ids, weights, w1, w3, w2, windows)
-        return finish_experts(sums, windows, x, ids, weights)
-    out = torch.empty_like(x)
-    rows, banks = _experts(x, ids, weights, w1, w3, w2)
-    _native.moe(*rows, *banks, windows.limit, out.data_ptr())
-    return out
+    sums = expert_sums(x, ids, weights, w1, w3, w2, windows)
+    return finish_experts(sums, windows, x, ids, weights)
 
 
 def expert_sums(
@@ -44,7 +39,7 @@ def expert_sums(
     """Add a row's experts in exact integers; see `ops.integer_moe.expert_sums`: equal bits.
 
     Raises:
-        IndexError: an id names no expert of the banks.
+        CheckpointError: an id names no expert of the banks.
     """
     out = torch.empty(x.shape, dtype=torch.int64)
     rows, banks = _experts(x, ids, weights, w1, w3, w2)

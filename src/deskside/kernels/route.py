@@ -33,7 +33,7 @@ def route_hashed(logits: Tensor, ids: Tensor, scale: float) -> Tensor:
     """Weigh experts that a table chose; see `ops.route.route_hashed`.
 
     Raises:
-        IndexError: an id names no expert.
+        CheckpointError: an id names no expert.
     """
     rows, experts = logits.shape
     topk = ids.shape[1]

@@ -13,6 +13,7 @@ from deskside.checkpoint.index import Checkpoint
 from deskside.checkpoint.loader import Progress
 from deskside.config import EngineOptions, profile_folder
 from deskside.core import Request
+from deskside.device import Pins
 from deskside.engine.engine import Engine
 from deskside.engine.lead import Alone, Led
 from deskside.engine.speculation import Speculator
@@ -50,10 +51,13 @@ class Runtime:
     ensemble: Ensemble = field(default_factory=Ensemble)
     probe: Probe = field(default_factory=Probe)
     """Where tests let faults happen."""
+    pins: Pins | None = None
 
     def close(self) -> None:
-        """End the ranks that follow; tensors go with the object. Any number of times."""
+        """End the ranks that follow and unpin; tensors go with the object. Any number of times."""
         self.ensemble.close(orderly=self.engine.close())
+        if self.pins is not None:
+            self.pins.close()
 
 
 def build(model: str, options: EngineOptions, progress: Progress | None = None) -> Runtime:
@@ -117,6 +121,7 @@ def leading(
         state_bytes=held.state_bytes,
         ensemble=ensemble,
         probe=held.probe,
+        pins=held.pins,
     )
 
 

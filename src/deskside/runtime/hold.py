@@ -12,6 +12,7 @@ import torch
 from deskside.checkpoint.index import Checkpoint
 from deskside.checkpoint.loader import Cut, Progress
 from deskside.config import EngineOptions, torchrun_place
+from deskside.device import Pins, host_pins
 from deskside.distributed.gloo import GlooGroup, Meeting
 from deskside.distributed.group import Group
 from deskside.engine.inputs import BatchBuilder
@@ -54,6 +55,8 @@ class Held:
     drafting: bool
     state_bytes: int
     probe: Probe
+    pins: Pins | None
+    """Keeps the banks of experts pinned where there is a GPU."""
 
 
 def hold(
@@ -83,13 +86,18 @@ def hold(
         ops = in_reference(ops)
     if options.test_faults:
         ops = _probed(ops, probe)
+    pins = host_pins()
     group.enter("loading weights")
     with turn(meeting, serial=options.load_order == "serial"):
         weights = load(
             checkpoint,
             lambda tensor: drafting or not tensor.component.drafter,
             probe.around(Site.READ, progress or _unseen),
-            memory=HostMemory(options.huge_pages == "on", probe.around(Site.BANK, touch)),
+            memory=HostMemory(
+                options.huge_pages == "on",
+                probe.around(Site.BANK, touch),
+                pins.pin if pins else None,
+            ),
             cut=Cut(group.rank, group.ranks),
         )
     tell(placement, bank_ranges(weights))
@@ -118,6 +126,7 @@ def hold(
         drafting=drafting,
         state_bytes=state.nbytes + (draft.context.nbytes if draft else 0),
         probe=probe,
+        pins=pins,
     )
 
 
