@@ -22,7 +22,7 @@ TOOLS: Any = [
     {"name": "now", "input_schema": {"type": "object"}, "cache_control": {"type": "ephemeral"}},
 ]
 INPUTS = [("add", {"a": 1, "note": 'ü"'}), ("now", {})]
-THINKING: Any = {"type": "enabled", "budget_tokens": 1024}
+THINKING: Any = {"type": "enabled", "budget_tokens": 200}
 MODEL = "deskside-mini"
 GREEDY = {"temperature": 0}
 """The SDK has no such argument any more; older ones and other clients send it."""
