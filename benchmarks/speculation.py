@@ -91,6 +91,12 @@ class Mode:
     def __post_init__(self) -> None:
         self.clock.watch(self.llm)
 
+    @property
+    def costs(self) -> str | None:
+        """What the width rule and the controller count with."""
+        speculation = self.llm._runtime.engine._speculation
+        return speculation.costs.curve() if isinstance(speculation, Speculator) else None
+
     def run(self, prompt: Sequence[int], params: SamplingParams, tally: Tally) -> tuple[int, ...]:
         """Continue a prompt, add up its decode steps, and return its tokens."""
         begin: Clock | None = None
@@ -113,6 +119,11 @@ class Mode:
         tally.clock.step += self.clock.step - begin.step
         tally.clock.model += self.clock.model - begin.model
         return result.token_ids
+
+
+def options(threads: int, name: str, *, again: bool) -> EngineOptions:
+    """Return a mode's options, with costs measured again or as the profile has them."""
+    return EngineOptions(threads=threads, measure_costs=again, **MODES[name])
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:
@@ -206,14 +217,17 @@ def main() -> None:
     args = parser.parse_args()
     names = ["off", *(name for name in args.modes.split(",") if name != "off")]
     modes = {
-        name: Mode(LLM.open(args.model, EngineOptions(threads=args.threads, **MODES[name])))
-        for name in names
+        # Costs are measured once, by the first that counts with them: what an earlier start
+        # measured, on a machine that was busier, would stand in the profile.
+        name: Mode(LLM.open(args.model, options(args.threads, name, again=place == 1)))
+        for place, name in enumerate(names)
     }
     found: dict[str, Any] = {
         **origin(),
         "threads": args.threads,
         "repeats": args.repeats,
         "temperature": args.temperature,
+        "costs": next(filter(None, (mode.costs for mode in modes.values())), None),
     }
     for kind in args.kinds.split(","):
         llm, path = modes["off"].llm, getattr(args, kind)

@@ -26,18 +26,19 @@ class CostTable:
     def measured(draft: float, seconds: Mapping[int, float]) -> "CostTable":
         """Make a table of raw measurements.
 
-        A larger forward that was measured as cheaper than a smaller one counts as much as it:
-        noise must not make rows look free of charge and less.
+        A smaller forward that was measured as dearer than a larger one counts as much as that one:
+        what disturbs a measurement only ever adds to it.
 
         Args:
             draft: seconds of a draft pass, 0 or more.
-            seconds: median seconds of a forward by its rows; 1 must be among them.
+            seconds: of a forward by its rows; 1 must be among them.
         """
         assert 1 in seconds
         assert draft >= 0
         assert min(seconds.values()) > 0
         rows = tuple(sorted(seconds))
-        return CostTable(draft, rows, tuple(accumulate((seconds[n] for n in rows), max)))
+        falling = accumulate((seconds[n] for n in reversed(rows)), min)
+        return CostTable(draft, rows, tuple(falling)[::-1])
 
     def forward(self, rows: int) -> float:
         """Return V of a number of rows; beyond the last point its last slope goes on."""

@@ -7,10 +7,15 @@ from deskside.speculate.costs import MEASURED_ROWS, CostTable
 
 def test_noise_never_makes_more_rows_cheaper() -> None:
     table = CostTable.measured(0.5, {1: 2.0, 2: 1.5, 3: 3.0, 4: 2.5, 6: 4.0})
-    assert table.seconds == (2.0, 2.0, 3.0, 3.0, 4.0)
-    assert [table.forward(n) for n in range(1, 7)] == [2.0, 2.0, 3.0, 3.0, 3.5, 4.0]
-    assert table.widths(3) == (2.5, 2.5, 3.5, 3.5)
-    assert table.step(5) == 4.0
+    assert table.seconds == (1.5, 1.5, 2.5, 2.5, 4.0)
+    assert [table.forward(n) for n in range(1, 7)] == [1.5, 1.5, 2.5, 2.5, 3.25, 4.0]
+    assert table.widths(3) == (2.0, 2.0, 3.0, 3.0)
+    assert table.step(5) == 3.75
+
+
+def test_one_disturbed_point_makes_no_other_dear() -> None:
+    table = CostTable.measured(0.0, {1: 1.0, 2: 1.1, 3: 9.0, 4: 1.3, 6: 1.5})
+    assert table.seconds == (1.0, 1.1, 1.3, 1.3, 1.5)
 
 
 def test_beyond_the_last_point_the_slope_goes_on() -> None:
