@@ -80,6 +80,29 @@ def test_a_stop_token_inside_a_block(plain: LLM, greedy: Result, offset: int) ->
     assert script.accepted <= place
 
 
+@pytest.mark.parametrize("offset", range(6))
+def test_the_end_token_inside_a_block(plain: LLM, offset: int) -> None:
+    """Nothing is likelier than the end, as soon as it may come."""
+    end, least = plain.tokenizer.eos, 7 + offset
+    sampling = params(
+        temperature=0,
+        max_tokens=OUTPUT,
+        ignore_eos=False,
+        min_tokens=least,
+        logit_bias=((end, 100.0),),
+    )
+    expected = alone(plain, PROMPT, sampling)
+    assert (len(expected.token_ids), expected.token_ids[-1]) == (least + 1, end)
+    script = right((*expected.token_ids, 7, 7, 7, 7, 7, 7))
+    owners = plain._runtime.engine._owners
+    before = owners.pages.free, owners.rings.free
+    result = run(plain, script, sampling)
+    assert same(result, expected)
+    assert result.finish is FinishReason.STOP
+    assert script.accepted >= least - 2
+    assert (owners.pages.free, owners.rings.free) == before
+
+
 @pytest.mark.parametrize("limit", range(1, 9))
 def test_a_limit_inside_a_block(plain: LLM, greedy: Result, limit: int) -> None:
     script = right(greedy.token_ids)

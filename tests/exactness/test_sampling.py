@@ -9,6 +9,7 @@ from torch import Tensor
 from deskside.core import Request, SamplingParams
 from deskside.engine.live import Live
 from deskside.engine.verify import Proposal, Question, judge
+from deskside.errors import NanLogitsError
 from deskside.ops.sample import greedy, target_distribution
 from deskside.speculate.acceptance import drawn as drawn_by
 from deskside.speculate.policy import Policy
@@ -74,6 +75,13 @@ def test_greedy_takes_the_lower_of_two() -> None:
     assert greedy(rows).tolist() == [1, 1, 0]
 
 
+@pytest.mark.parametrize("width", [7, 64, 2048, 129_280])
+def test_greedy_takes_the_first_of_many(width: int) -> None:
+    draw = torch.Generator().manual_seed(width)
+    rows = torch.randint(0, 3, (6, width), generator=draw).float()
+    assert greedy(rows).tolist() == [row.index(max(row)) for row in rows.tolist()]
+
+
 def live_of(params: SamplingParams) -> Live:
     request = Request((1,), params)
     return Live(request, params.seed or 1, Policy(params), StopRule(request, 4, None))
@@ -90,6 +98,18 @@ def answers(logits: Tensor, questions: list[Question]) -> list[int]:
     verdicts = judge(logits.expand(len(questions), -1), questions)
     assert all(verdict.accepted == 0 for verdict in verdicts)
     return [verdict.token for verdict in verdicts]
+
+
+@pytest.mark.parametrize("value", [torch.inf, -torch.inf, torch.nan])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_what_is_no_number_is_refused(value: float, temperature: float) -> None:
+    logits = torch.randn(1, 300, generator=torch.Generator().manual_seed(1))
+    logits[0, 7], logits[0, 9] = 3.4e38, -3.4e38
+    assert judge(logits.clone(), [question(5, temperature=temperature)])
+    assert judge(logits.abs() * 0 + 3.4e38, [question(5, temperature=0.0)])
+    logits[0, 123] = value
+    with pytest.raises(NanLogitsError):
+        judge(logits, [question(5, temperature=temperature)])
 
 
 def drawn(logits: Tensor, seed: int, positions: range, **options: float) -> list[int]:

@@ -94,7 +94,7 @@ class BatchBuilder:
             page_table=torch.from_numpy(self._page_table(spans)),
             emissions=self._emissions(rows),
             visible={ratio: torch.from_numpy(seen) for ratio, seen in visible.items()},
-            most_visible={ratio: int(seen.max()) for ratio, seen in visible.items()},
+            most_visible={ratio: max(s.end for s in spans) // ratio for ratio in self._ratios},
             stage={length: torch.from_numpy(_stage(rows, length)) for length in self._lengths},
             logit_rows=_long(logit_rows),
         )

@@ -105,8 +105,9 @@ def judge(logits: Tensor, questions: Sequence[Question]) -> list[Answer]:
 
 def _sound(logits: Tensor, verdict: Tensor) -> Tensor:
     """Return the verdict, or -1 where the logits are no numbers: known without another read."""
-    # A sum is finite where every number is: float64 can't overflow on float32 numbers.
-    return torch.where(logits.sum(dtype=torch.float64).isfinite(), verdict, -1)
+    # float32 numbers can't overflow a float64 sum; what is not finite, minus itself, is NaN.
+    total = logits.sum(dtype=torch.float64)
+    return torch.where(total - total == 0, verdict, -1)
 
 
 def _answer(logits: Tensor, question: Question) -> Tensor:

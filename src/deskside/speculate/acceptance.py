@@ -112,9 +112,11 @@ def accept_greedy(best: Tensor, proposals: Tensor) -> Tensor:
     Returns:
         [..., 2] int64: accepted proposals, and the next token.
     """
-    kept = best[..., :-1] == proposals
-    accepted = kept.long().cumprod(-1).sum(-1, keepdim=True)
-    return torch.cat((accepted, best.take_along_dim(accepted, -1)), dim=-1)
+    if proposals.shape[-1] == 0:
+        return torch.cat((torch.zeros_like(best), best), dim=-1)
+    kept = (best[..., :-1] == proposals).cumprod(-1)
+    accepted = kept.sum(-1, keepdim=True)
+    return torch.cat((accepted, best.gather(-1, accepted)), dim=-1)
 
 
 def stacked(uniforms: Sequence[BlockUniforms]) -> BlockUniforms:
