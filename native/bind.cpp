@@ -12,6 +12,7 @@
 
 #include "dispatch.hpp"
 #include "pool.hpp"
+#include "signals.hpp"
 #include "select.hpp"
 
 namespace nb = nanobind;
@@ -235,6 +236,12 @@ std::vector<int> set_crew(const std::vector<pool::Cpus>& workers, bool caller_wo
 
 void touch(Address memory, std::size_t bytes) { pool::touch(at<unsigned char>(memory), bytes); }
 
+void post(Address word, std::uint32_t count) { signals::post(at<signals::Word>(word), count); }
+
+bool wait(Address word, std::uint32_t least, double spin_seconds, double seconds) {
+    return signals::wait(at<signals::Word>(word), least, spin_seconds, seconds);
+}
+
 // Lets an exception reach Python as one of the package's own errors.
 template <class Thrown>
 void translate(const char* error) {
@@ -310,6 +317,8 @@ NB_MODULE(_native, module) {
     module.def("read_blocks", read_blocks, free);
     module.def("hadamard", hadamard, free);
     module.def("read", read_bytes, free);
+    module.def("post", post, "Set a count that other processes wait for.");
+    module.def("wait", wait, free, "Wait for a count; false when the seconds are over.");
 
     // Workers must be gone before the interpreter unloads this library.
     nb::module_::import_("atexit").attr("register")(

@@ -17,6 +17,7 @@ __all__ = [
     "Emission",
     "FinishReason",
     "Pause",
+    "RankReport",
     "Request",
     "SamplingParams",
     "SequenceId",
@@ -244,6 +245,24 @@ class StepPlan:
     spans: tuple[Span, ...]
     admissions: tuple[Admission, ...] = ()
     aborts: tuple[SequenceId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RankReport:
+    """What one rank holds, in bytes, who computes for it, and where its banks lie.
+
+    `device_bytes` are slots of experts; `resident` holds bytes of the banks by memory node as the
+    kernel tells it, and is empty where it does not.
+    """
+
+    rank: int
+    nodes: tuple[int, ...]
+    bank_bytes: int
+    other_bytes: int
+    device_bytes: int
+    workers: int
+    coordinator: tuple[int, ...]
+    resident: Mapping[int, int]
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,7 +91,9 @@ def running(folder: Path, phase: str) -> Iterator[Run]:
     command += ["--speculation", "off", "--prefill-chunk", "64", "--threads", "1"]
     environ = {**os.environ, "TMPDIR": str(folder), "XDG_CACHE_HOME": str(folder / "cache")}
     with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
-        process = subprocess.Popen(command, stdout=out, stderr=err, env=environ)
+        process = subprocess.Popen(
+            command, stdout=out, stderr=err, env=environ, preexec_fn=_hear_interrupts
+        )
     run = Run(process, folder, [])
     try:
         until(lambda: children(process.pid), f"no rank started: {run.said}")
@@ -107,6 +109,11 @@ def running(folder: Path, phase: str) -> Iterator[Run]:
         process.wait()
         for pid in run.followers:
             assert not alive(pid), "nothing is left"
+
+
+def _hear_interrupts() -> None:
+    """Undo what a shell does to commands in its background: they ignore Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def trace(folder: Path) -> bytes:

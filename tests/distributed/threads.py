@@ -34,6 +34,9 @@ class ThreadGroup:
         self.traffic = Traffic()
         self.noise: Callable[[Tensor], Tensor] = lambda part: part
 
+    def settle(self, seconds: float, *, spin: bool) -> None:
+        """Wait as before."""
+
     def enter(self, doing: str) -> None:
         """Note nothing."""
 

@@ -24,6 +24,7 @@ ROUTES = [
     ("GET", "/docs"),
     ("GET", "/nothing"),
     ("GET", "/admin/requests"),
+    ("GET", "/admin/placement"),
     ("DELETE", "/admin/requests/x"),
     ("POST", "/v1/completions"),
     ("POST", "/v1/chat/completions"),

@@ -1,4 +1,4 @@
-"""Ranks as processes over TCP, with torch's gloo.
+"""Ranks as processes of any machines over TCP, with torch's gloo.
 
 Owns the meeting of the ranks and the time that each may take. Three meshes: one for what a load
 exchanges, one for steps, where a rank that does not answer is lost, and one on which ranks wait for
@@ -24,7 +24,6 @@ from torch.distributed import (  # type: ignore[attr-defined]
 )
 
 from deskside.distributed.group import LEADER, Traffic
-from deskside.distributed.trace import Trace
 from deskside.errors import LostRankError
 
 __all__ = ["GlooGroup", "Meeting"]
@@ -113,18 +112,8 @@ class Meeting:
 class GlooGroup:
     """One rank's side of a group of processes."""
 
-    def __init__(
-        self,
-        meeting: Meeting,
-        trace: Trace | None = None,
-        blame: Callable[[], str] | None = None,
-    ) -> None:
+    def __init__(self, meeting: Meeting) -> None:
         """Connect to all others; every rank has come.
-
-        Args:
-            meeting: of all ranks.
-            trace: where to write what this rank does.
-            blame: says who is lost when an exchange has failed.
 
         Raises:
             LostRankError: a rank left before it was connected.
@@ -132,21 +121,20 @@ class GlooGroup:
         self.rank, self.ranks = meeting.rank, meeting.ranks
         self.traffic = Traffic()
         self._meeting = meeting
-        self._trace = trace
-        self._blame = blame or (lambda: "another rank is gone or does not answer")
-        self._calls = 0
+        self._doing = "meeting"
         self._patient = self._mesh("patient", FOREVER)
         self._steps = self._mesh("load", timedelta(seconds=meeting.seconds))
 
-    def settle(self, seconds: float) -> None:
-        """From now on a rank that does not answer for this long counts as lost; all ranks call."""
+    def settle(self, seconds: float, *, spin: bool) -> None:
+        """From now on a rank that does not answer for this long counts as lost; all ranks call.
+
+        Gloo waits in its own way, whatever `spin` says.
+        """
         self._steps = self._mesh("steps", timedelta(seconds=seconds))
 
     def enter(self, doing: str) -> None:
         """Note what this rank is about to do."""
-        self._calls = 0
-        if self._trace is not None:
-            self._trace.enter(self.rank, doing)
+        self._doing = doing
 
     def gather(self, part: Tensor) -> Sequence[Tensor]:
         """Return the parts of all ranks, by rank."""
@@ -198,22 +186,20 @@ class GlooGroup:
         try:
             return gloo(store, self.rank, self.ranks, options)
         except RuntimeError as error:
-            raise LostRankError(f"{self._blame()} ({_line(error)})") from error
+            raise LostRankError(f"a rank left while ranks met ({_line(error)})") from error
 
     def _sent(self, nbytes: int) -> int:
         return nbytes * (self.ranks - 1) if self.rank == LEADER else 0
 
     def _done(self, exchange: Callable[[], object], nbytes: int) -> None:
         self.traffic.add(nbytes)
-        self._calls += 1
-        if self._trace is not None:
-            self._trace.call(self.rank, self._calls)
         try:
             exchange()
         except RuntimeError as error:
-            raise LostRankError(f"{self._blame()} ({_line(error)})") from error
-        if self._trace is not None:
-            self._trace.call(self.rank, 0)
+            raise LostRankError(
+                f"another rank is gone or does not answer rank {self.rank} in {self._doing} "
+                f"({_line(error)})"
+            ) from error
 
 
 def _bytes(tensor: Tensor) -> Tensor:

@@ -48,6 +48,13 @@ class Group(Protocol):
         """What this rank has sent since the start."""
         ...
 
+    def settle(self, seconds: float, *, spin: bool) -> None:
+        """From now on a rank that does not answer for this long counts as lost.
+
+        `spin` says whether a rank that waits may keep its core for a moment. All ranks call it.
+        """
+        ...
+
     def enter(self, doing: str) -> None:
         """Note what this rank is about to do: the words for it, should it be lost."""
         ...
@@ -94,6 +101,9 @@ class Alone:
 
     def __init__(self) -> None:
         self.traffic = Traffic()
+
+    def settle(self, seconds: float, *, spin: bool) -> None:
+        """Wait for nobody."""
 
     def enter(self, doing: str) -> None:
         """Note nothing."""

@@ -12,7 +12,7 @@ from functools import partial
 from deskside.checkpoint.index import Checkpoint
 from deskside.checkpoint.loader import Progress
 from deskside.config import EngineOptions, profile_folder
-from deskside.core import Request
+from deskside.core import RankReport, Request
 from deskside.device import Pins
 from deskside.engine.engine import Engine
 from deskside.engine.lead import Alone, Led
@@ -21,6 +21,7 @@ from deskside.injection import Probe
 from deskside.layout.folder import resolve
 from deskside.machine.placement import Placement
 from deskside.planning.plan import Plan, plan_folder
+from deskside.report.ranks import ranks_table
 from deskside.runtime.costs import CostRecord, with_costs
 from deskside.runtime.hold import Held, hold
 from deskside.runtime.measure import measured
@@ -52,6 +53,8 @@ class Runtime:
     probe: Probe = field(default_factory=Probe)
     """Where tests let faults happen."""
     pins: Pins | None = None
+    reports: tuple[RankReport, ...] = ()
+    """What every rank holds, and where."""
 
     def close(self) -> None:
         """End the ranks that follow and unpin; tensors go with the object. Any number of times."""
@@ -102,6 +105,8 @@ def leading(
         )
         record = _record(plan, options)
         speculation = with_costs(speculation, record, measure, options.measure_costs)
+    for line in ranks_table(held.reports):
+        LOG.info("placement: %s", line)
     stops = _stop_rules(plan, tokenizer)
     return Runtime(
         plan=plan,
@@ -122,6 +127,7 @@ def leading(
         ensemble=ensemble,
         probe=held.probe,
         pins=held.pins,
+        reports=held.reports,
     )
 
 

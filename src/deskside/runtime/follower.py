@@ -24,8 +24,10 @@ def follow_order() -> int:
     order = FollowOrder.model_validate_json(sys.stdin.buffer.readline())
     die_with(order.parent)
     logging.basicConfig(format=LOG_FORMAT, level=logging.WARNING)
-    from deskside.distributed.gloo import GlooGroup, Meeting  # loads torch
+    from deskside.distributed.gloo import Meeting  # loads torch
+    from deskside.distributed.shared import Room, SharedGroup
     from deskside.distributed.trace import Trace
+    from deskside.kernels.signals import NativeSignals
     from deskside.runtime.following import follow
 
     trace = Trace(order.trace, order.ranks)
@@ -33,7 +35,8 @@ def follow_order() -> int:
     try:
         meeting = Meeting.come(order.host, order.port, order.rank, order.ranks, order.seconds)
         meeting.gather(lambda _absent: None, trace.read)
-        group = GlooGroup(meeting, trace)
+        room = Room.open(order.memory, order.ranks)
+        group = SharedGroup(room, order.rank, NativeSignals(), order.seconds, trace)
         follow(group, meeting, bind)
     except DesksideError as error:
         trace.enter(order.rank, str(error))

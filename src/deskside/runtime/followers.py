@@ -40,6 +40,8 @@ class FollowOrder(BaseModel):
     """In which all ranks must come together."""
     trace: Path
     """File of what every rank did last."""
+    memory: int
+    """Descriptor of the memory that all ranks share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,7 @@ def _start(order: FollowOrder, module: str) -> Worker:
         stdin=subprocess.PIPE,
         stdout=sys.stderr,
         process_group=0,
+        pass_fds=(order.memory,),
     )
     assert process.stdin is not None
     with contextlib.suppress(BrokenPipeError), process.stdin as pipe:
@@ -110,7 +113,7 @@ def _start(order: FollowOrder, module: str) -> Worker:
 
 
 def orders(
-    ranks: int, host: str, port: int, seconds: float, trace: Path
+    ranks: int, host: str, port: int, seconds: float, trace: Path, memory: int
 ) -> tuple[FollowOrder, ...]:
     """Return the orders of all ranks but the leader's."""
     return tuple(
@@ -122,6 +125,7 @@ def orders(
             ranks=ranks,
             seconds=seconds,
             trace=trace,
+            memory=memory,
         )
         for rank in range(1, ranks)
     )

@@ -12,8 +12,9 @@ import torch
 from deskside.checkpoint.index import Checkpoint
 from deskside.checkpoint.loader import Cut, Progress
 from deskside.config import EngineOptions, torchrun_place
+from deskside.core import RankReport
 from deskside.device import Pins, host_pins
-from deskside.distributed.gloo import GlooGroup, Meeting
+from deskside.distributed.gloo import Meeting
 from deskside.distributed.group import Group
 from deskside.engine.inputs import BatchBuilder
 from deskside.engine.owners import Owners
@@ -33,6 +34,7 @@ from deskside.planning.plan import Plan
 from deskside.runtime.experts import expert_service
 from deskside.runtime.placing import LOSSES, placed, tell
 from deskside.runtime.ranks import turn
+from deskside.runtime.reports import gathered, own_report
 from deskside.runtime.speculate import Draft, drafts
 from deskside.state.kv import KvState
 
@@ -47,6 +49,8 @@ class Held:
 
     placement: Placement
     own: RankPlace
+    reports: tuple[RankReport, ...]
+    """Of all ranks."""
     target: Flash
     state: KvState
     owners: Owners
@@ -113,10 +117,11 @@ def hold(
     groups = [draft.context.group] if draft else []
     owners = Owners.allocate(state, plan.kv_pages, plan.max_running, groups)
     target = Flash(weights, plan.spec, ops, experts, group)
-    if isinstance(group, GlooGroup):
-        group.settle(options.rank_timeout)
+    group.settle(options.rank_timeout, spin=own.spin)
+    report = own_report(group.rank, own, weights, plan.experts.nbytes)
     return Held(
         placement=placement,
+        reports=gathered(group, report),
         own=own,
         target=target,
         state=state,

@@ -4,6 +4,7 @@ The leader starts the others on this machine, or torchrun has started all. Owns 
 that is lost: which one, how it ended and what it last did.
 """
 
+import os
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -13,8 +14,10 @@ from deskside.checkpoint.loader import Progress
 from deskside.config import EngineOptions, torchrun_place
 from deskside.distributed.gloo import GlooGroup, Meeting
 from deskside.distributed.group import ALONE, LEADER, Group
+from deskside.distributed.shared import Room, SharedGroup
 from deskside.distributed.trace import Trace
 from deskside.errors import InputError, LostRankError
+from deskside.kernels.signals import NativeSignals
 from deskside.runtime.folder import RunFolder
 from deskside.runtime.followers import Followers, orders
 from deskside.wire.ranks import RECORD, Setup
@@ -55,6 +58,11 @@ class Ensemble:
             record = Setup(model=model, options=options, patience=options.rank_timeout)
             self.group.tell(record.model_dump_json().encode())
 
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Process ids of the followers that were started here, by rank."""
+        return self.followers.pids if self.followers is not None else ()
+
     def watched(self, progress: Progress | None) -> Progress:
         """Return a listener to a load that notices a rank's end."""
 
@@ -72,6 +80,16 @@ class Ensemble:
             LostRankError: names it.
         """
         if self.followers is not None and self.followers.ended() is not None:
+            raise LostRankError(self.blame())
+
+    def lost(self, late: bool) -> None:
+        """Notice a rank that has ended, or say which one is late.
+
+        Raises:
+            LostRankError: names it.
+        """
+        self.check()
+        if late:
             raise LostRankError(self.blame())
 
     def blame(self) -> str:
@@ -104,12 +122,16 @@ def _by_ourselves(options: EngineOptions) -> Ensemble:
         trace = Trace(path, options.tp)
         trace.enter(LEADER, "meeting")
         meeting, port = Meeting.lead(options.tp, options.rendezvous_timeout)
-        listed = orders(options.tp, meeting.host, port, options.rendezvous_timeout, path)
-        followers = Followers.start(listed)
+        seconds = options.rendezvous_timeout
+        memory = Room.create(options.tp)
+        held.callback(os.close, memory)
+        followers = Followers.start(orders(options.tp, meeting.host, port, seconds, path, memory))
         ensemble = Ensemble(ALONE, meeting, followers, trace)
         held.callback(followers.kill)
         meeting.gather(lambda _absent: ensemble.check(), trace.read)
-        ensemble.group = GlooGroup(meeting, trace, ensemble.blame)
+        room = Room.open(memory, options.tp)
+        signals = NativeSignals()
+        ensemble.group = SharedGroup(room, LEADER, signals, seconds, trace, ensemble.lost)
         ensemble._held = held.pop_all()
     return ensemble
 

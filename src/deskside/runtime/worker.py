@@ -161,6 +161,7 @@ class Leader:
             greedy_only=self.runtime.scheduler.greedy_only,
             speculates=plan.options.drafter and plan.spec.drafter is not None,
             gauges=self._gauges(),
+            ranks=self.runtime.reports,
         )
 
 

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from deskside.core import Emission, Request
 from deskside.errors import InputError
 from deskside.injection import SERVER_SITES, Injection, Probe, Site
+from deskside.report.ranks import ranks_table
 from deskside.runtime.launch import Worker
 from deskside.scheduler.admission import Admissions
 from deskside.server import faults
@@ -371,6 +372,8 @@ class RemoteEngine:
     def _become_ready(self, facts: Ready) -> None:
         self.facts = facts
         self.gauges = facts.gauges
+        for line in ranks_table(facts.ranks) if facts.ranks else ():
+            log.info("placement: %s", line)
         self._admissions = Admissions(
             facts.kv_pages,
             facts.max_running,

@@ -182,6 +182,7 @@ ROUTES = frozenset(
         "/metrics",
         "/version",
         "/admin/requests",
+        "/admin/placement",
     }
 )
 

@@ -8,6 +8,7 @@ from starlette.responses import JSONResponse, Response
 
 from deskside.errors import InputError
 from deskside.injection import Site, injections
+from deskside.report.ranks import ranks_json
 from deskside.server import faults
 from deskside.server.openai.fields import TokenIds
 from deskside.server.service import Service
@@ -197,6 +198,11 @@ def _add_admin(router: APIRouter, service: Service) -> None:
             "running": gauges.running,
             "waiting": gauges.waiting,
         }
+
+    @router.get("/admin/placement")
+    async def tell_placement() -> dict[str, Any]:
+        """Tell what each rank holds, and where; for this machine alone."""
+        return ranks_json(service.engine.require_facts().ranks)
 
     @router.delete("/admin/requests/{name}")
     async def abort_request(name: Annotated[str, Field(max_length=100)]) -> JSONResponse:

@@ -9,7 +9,7 @@ from typing import Annotated, Literal, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from deskside.config import EngineOptions
-from deskside.core import Emission, Request
+from deskside.core import Emission, RankReport, Request
 from deskside.injection import Injection
 
 __all__ = [
@@ -110,6 +110,7 @@ class Ready(_Message):
     greedy_only: bool
     """Whether the width rule bears no sampled request."""
     gauges: Gauges
+    ranks: tuple[RankReport, ...] = ()
 
 
 class Accepted(_Message):
