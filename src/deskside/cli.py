@@ -29,6 +29,7 @@ from deskside.config import (
     ProcessOptions,
     SamplingOptions,
     ServerOptions,
+    TorchrunPlace,
     from_environment,
     read_file,
     torchrun_place,
@@ -90,7 +91,7 @@ class Services(Protocol):
         """Load a checkpoint, and say how far it is: bytes read, and bytes in all."""
         ...
 
-    def follow(self, options: EngineOptions) -> None:
+    def follow(self, place: TorchrunPlace, options: EngineOptions) -> None:
         """Be a rank that torchrun started and that does not lead, until it may leave."""
         ...
 
@@ -123,10 +124,10 @@ class _Package:
         with loaded as llm, bound(llm.placement.ranks[0].coordinator):
             yield llm  # this thread is the coordinator
 
-    def follow(self, options: EngineOptions) -> None:
+    def follow(self, place: TorchrunPlace, options: EngineOptions) -> None:
         from deskside.runtime.follower import follow_torchrun
 
-        follow_torchrun(options.rendezvous_timeout)
+        follow_torchrun(place.master, options.rendezvous_timeout)
 
     def plan(self, model: str, options: EngineOptions) -> "Plan":
         from deskside.runtime.preview import preview
@@ -378,5 +379,5 @@ class _Commands:
         place = torchrun_place()
         if place is None or place.rank == 0:
             return False
-        self.services.follow(engine)
+        self.services.follow(place, engine)
         return True

@@ -544,6 +544,8 @@ class TorchrunPlace:
     ranks: int
     local_rank: int
     local_ranks: int
+    master: str
+    """Address of the machine of rank 0."""
 
 
 def torchrun_place(environ: Mapping[str, str] | None = None) -> TorchrunPlace | None:
@@ -557,9 +559,10 @@ def torchrun_place(environ: Mapping[str, str] | None = None) -> TorchrunPlace | 
         return None
     try:
         names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-        return TorchrunPlace(*(int(environ[name]) for name in names))
+        rank, ranks, local_rank, local_ranks = (int(environ[name]) for name in names)
+        return TorchrunPlace(rank, ranks, local_rank, local_ranks, environ["MASTER_ADDR"])
     except (KeyError, ValueError) as error:
-        raise InputError(f"torchrun's variables of ranks must be numbers ({error})") from error
+        raise InputError(f"torchrun's variables are not whole ({error})") from error
 
 
 def notify_socket(environ: Mapping[str, str] | None = None) -> str | None:

@@ -152,6 +152,16 @@ def test_a_rank_that_does_not_answer_is_lost(transport: str) -> None:
         assert together(make, body)[LEADER]
 
 
+def test_a_leader_that_tells_waits_for_nobody_without_an_end() -> None:
+    """A place is written again only when all have begun the exchange after it."""
+    descriptor = Room.create(2)
+    group = SharedGroup(Room.open(descriptor, 2), LEADER, NativeSignals(), 0.3)
+    os.close(descriptor)
+    group.tell(b"one")
+    with pytest.raises(LostRankError):
+        group.tell(b"two")
+
+
 def test_the_leader_looks_after_its_ranks_while_it_waits() -> None:
     seen: list[bool] = []
 

@@ -59,13 +59,10 @@ class Meeting:
         return Meeting(store, rank, ranks, _own_address(host, port), seconds)
 
     @staticmethod
-    def torchrun(seconds: float) -> "Meeting":
-        """Come to the meeting that torchrun's variables name; rank 0 tells where it is reached."""
+    def torchrun(master: str, seconds: float) -> "Meeting":
+        """Come to the meeting that torchrun's variables name, with the address of rank 0."""
         store, rank, ranks = next(iter(rendezvous("env://", timeout=timedelta(seconds=seconds))))
-        if rank == LEADER:
-            store.set("host", socket.gethostbyname(socket.gethostname()))
-        host = store.get("host").decode()
-        return Meeting(store, rank, ranks, _own_address(host, 9), seconds)
+        return Meeting(store, rank, ranks, _own_address(master, 9), seconds)
 
     def mark(self, word: str) -> None:
         """Let others know that something has happened."""

@@ -157,7 +157,7 @@ class SharedGroup:
             whole = len(record).to_bytes(LENGTH, "little") + record
             for first in range(0, len(whole), PLACE):
                 piece = torch.frombuffer(bytearray(whole[first : first + PLACE]), dtype=torch.uint8)
-                self._piece(piece, (LEADER,), (), FOREVER)
+                self._piece(piece, (LEADER,), (), self._seconds)
             self._done([])
             return record
         self._note(0)

@@ -49,8 +49,8 @@ def follow_order() -> int:
     return 0
 
 
-def follow_torchrun(seconds: float) -> None:
-    """Come to torchrun's meeting and follow.
+def follow_torchrun(master: str, seconds: float) -> None:
+    """Come to the meeting of torchrun's ranks, with the address of rank 0, and follow.
 
     Raises:
         DesksideError: as `follow`.
@@ -58,7 +58,7 @@ def follow_torchrun(seconds: float) -> None:
     from deskside.distributed.gloo import GlooGroup, Meeting  # loads torch
     from deskside.runtime.following import follow
 
-    meeting = Meeting.torchrun(seconds)
+    meeting = Meeting.torchrun(master, seconds)
     meeting.gather(lambda _absent: None)
     follow(GlooGroup(meeting), meeting, bind)
 

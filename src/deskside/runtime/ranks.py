@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
 from deskside.checkpoint.loader import Progress
-from deskside.config import EngineOptions, torchrun_place
+from deskside.config import EngineOptions, TorchrunPlace, torchrun_place
 from deskside.distributed.gloo import GlooGroup, Meeting
 from deskside.distributed.group import ALONE, LEADER, Group
 from deskside.distributed.shared import Room, SharedGroup
@@ -49,7 +49,7 @@ class Ensemble:
         """
         place = torchrun_place()
         if place is not None:
-            return _by_torchrun(options, place.ranks)
+            return _by_torchrun(options, place)
         return Ensemble() if options.tp == 1 else _by_ourselves(options)
 
     def setup(self, model: str, options: EngineOptions) -> None:
@@ -136,10 +136,11 @@ def _by_ourselves(options: EngineOptions) -> Ensemble:
     return ensemble
 
 
-def _by_torchrun(options: EngineOptions, ranks: int) -> Ensemble:
+def _by_torchrun(options: EngineOptions, place: TorchrunPlace) -> Ensemble:
+    ranks = place.ranks
     if ranks != options.tp:
         raise InputError(f"torchrun has started {ranks} ranks: use --tp {ranks}, not {options.tp}")
-    meeting = Meeting.torchrun(options.rendezvous_timeout)
+    meeting = Meeting.torchrun(place.master, options.rendezvous_timeout)
     meeting.gather(lambda _absent: None)
     return Ensemble(GlooGroup(meeting) if ranks > 1 else ALONE, meeting)
 
