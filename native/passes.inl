@@ -103,7 +103,7 @@ template <bool kSome>
 LANES void decode_group(const WeightRows& w, int rows, int group, const Passes& passes,
                         std::ptrdiff_t at, std::int8_t* out) {
     constexpr int kNear = 256;  // bytes
-    const std::ptrdiff_t ahead = kStripRows * static_cast<std::ptrdiff_t>(w.inner / 2);
+    const std::ptrdiff_t ahead = 2 * kStripRows * static_cast<std::ptrdiff_t>(w.inner / 2);
     const __m512i table = shifted_weights(), nibble = _mm512_set1_epi8(15);
     const __m512i blocks = _mm512_inserti64x4(
         _mm512_castsi256_si512(_mm256_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1,
@@ -117,7 +117,7 @@ LANES void decode_group(const WeightRows& w, int rows, int group, const Passes& 
     const std::uint8_t* codes = w.codes + group * 64;
     for (int i = 0; i < kStripRows; ++i) {
         const __m512i code = _mm512_maskz_loadu_epi8(present, codes);
-        // Strips lie one after the other: first into the second cache, then into the first.
+        // Strips lie one after the other: two ahead into the second cache, then into the first.
         _mm_prefetch(reinterpret_cast<const char*>(codes + ahead), _MM_HINT_T1);
         _mm_prefetch(reinterpret_cast<const char*>(codes + kNear), _MM_HINT_T0);
         if (i + 1 < rows) codes += stride;
