@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,6 +70,9 @@ File = Annotated[
 Quiet = Annotated[bool, Parameter(negative="", help="Print the generated text alone.")]
 Seconds = Annotated[float, Parameter(help="How long each measurement takes.")]
 AsJson = Annotated[bool, Parameter(name="--json", negative="", help="Print one JSON object.")]
+Clean = Annotated[
+    bool, Parameter(negative="", help="End and remove what runs of ours that are over have left.")
+]
 Flat = Parameter(name="*", negative="")
 Model = Annotated[ModelOptions, Flat]
 Engine = Annotated[EngineOptions, Flat]
@@ -105,6 +108,10 @@ class Services(Protocol):
 
     def examine(self, model: str, options: EngineOptions) -> "tuple[Check, ...]":
         """Check this machine."""
+        ...
+
+    def clean(self) -> Iterable[str]:
+        """Remove what runs that are over have left; say what was done."""
         ...
 
     def serve(self, model: str, engine: EngineOptions, options: ServerOptions) -> int:
@@ -143,6 +150,11 @@ class _Package:
         from deskside.runtime.examine import examine
 
         return examine(model, options)
+
+    def clean(self) -> Iterable[str]:
+        from deskside.runtime.leftovers import clean
+
+        return clean()
 
     def serve(self, model: str, engine: EngineOptions, options: ServerOptions) -> int:
         from deskside.server.serve import serve
@@ -348,6 +360,7 @@ class _Commands:
     def doctor(
         self,
         *,
+        clean: Clean = False,
         json: AsJson = False,
         model: Model = ModelOptions(),  # noqa: B008
         engine: Engine = EngineOptions(),  # noqa: B008
@@ -356,6 +369,10 @@ class _Commands:
         """Check this machine for a model: one row a subject, what it means and what helps."""
         from deskside.report import doctor
 
+        if clean:
+            done = list(self.services.clean()) or ["nothing was left behind"]
+            print("\n".join(done))  # noqa: T201
+            return 0
         checks = self.services.examine(model.model, engine)
         said = jsonlib.dumps(doctor.as_json(checks)) if json else "\n".join(doctor.as_lines(checks))
         print(said)  # noqa: T201

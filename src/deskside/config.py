@@ -373,6 +373,10 @@ class ServerOptions:
     drain_timeout: float = field(
         default=30.0, metadata=_doc("Seconds that running requests have to end after SIGTERM.")
     )
+    load_timeout: float = field(
+        default=3600.0,
+        metadata=_doc("Seconds that the engine has to become ready; then the start has failed."),
+    )
     watchdog: float = field(
         default=120.0,
         metadata=_doc("Seconds without a word from the engine after which it counts as hung."),
@@ -422,6 +426,7 @@ _SECONDS = (
     "send_timeout",
     "keep_alive",
     "drain_timeout",
+    "load_timeout",
     "watchdog",
     "status_every",
 )

@@ -27,7 +27,7 @@ from tests.unit.planning.test_experts import RATES
 
 SLOW = Tiers(("portable",), "portable", False)
 NAMES = ["kernels", "threads", "binding", "topology", "devices", "load", "memory", "huge pages"]
-NAMES += ["profile"]
+NAMES += ["profile", "leftovers"]
 
 
 @pytest.fixture
@@ -60,6 +60,13 @@ def row(facts: Facts, name: str) -> Check:
 def with_topology(facts: Facts, **changed: Any) -> Facts:
     topology = replace(facts.machine.topology, **changed)
     return replace(facts, machine=replace(facts.machine, topology=topology))
+
+
+def test_what_was_left_behind_is_named(facts: Facts) -> None:
+    assert row(facts, "leftovers").state is State.OK
+    found = row(replace(facts, leftovers=["process 7 ('x') of run r, which is over"]), "leftovers")
+    assert (found.state, found.knob) == (State.WARN, "doctor --clean")
+    assert "process 7" in found.found
 
 
 def test_a_machine_that_is_fit(facts: Facts) -> None:

@@ -59,6 +59,8 @@ class Facts:
     """The kernel's setting: always, madvise or never; None without any."""
     load: float
     """Runnable threads over the last minute."""
+    leftovers: Sequence[str] = ()
+    """What earlier runs of ours have left, one line each."""
 
 
 def diagnose(facts: Facts) -> tuple[Check, ...]:
@@ -73,6 +75,7 @@ def diagnose(facts: Facts) -> tuple[Check, ...]:
         _memory,
         _huge_pages,
         _profile,
+        _leftovers,
     ]
     return tuple(check(facts) for check in checks)
 
@@ -211,6 +214,13 @@ def _huge_pages(facts: Facts) -> Check:
     means = "reads of the banks wait for the page tables more often"
     knob = "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled, as root"
     return Check("huge pages", State.WARN, found, means, knob)
+
+
+def _leftovers(facts: Facts) -> Check:
+    if not facts.leftovers:
+        return Check("leftovers", State.OK, "nothing", "no run of ours has left anything behind")
+    means = "processes hold memory and cores, folders hold sockets that nobody answers"
+    return Check("leftovers", State.WARN, "; ".join(facts.leftovers), means, "doctor --clean")
 
 
 def _profile(facts: Facts) -> Check:

@@ -4,6 +4,7 @@ Loads no torch and no weight.
 """
 
 import os
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -16,6 +17,7 @@ from deskside.machine.devices import read_accelerators
 from deskside.machine.files import ROOT, text
 from deskside.machine.machine import read_machine
 from deskside.report.doctor import Check, Facts, diagnose
+from deskside.runtime.leftovers import leftovers
 from deskside.runtime.placing import placed
 from deskside.runtime.preview import preview
 
@@ -39,6 +41,7 @@ def examine(model: str, options: EngineOptions, root: Path = ROOT) -> tuple[Chec
             plan=_or_error(lambda: preview(model, options)),
             huge_pages=_huge_pages(root),
             load=os.getloadavg()[0],
+            leftovers=[left.line() for left in leftovers(_temporary(root), root)],
         )
     )
 
@@ -49,6 +52,11 @@ def _or_error(make: Callable[[], T]) -> T | DesksideError:
         return make()
     except DesksideError as error:
         return error
+
+
+def _temporary(root: Path) -> Path:
+    """Return where temporary files go, below the root of the tree that is looked at."""
+    return root / Path(tempfile.gettempdir()).relative_to("/")
 
 
 def _huge_pages(root: Path) -> str | None:

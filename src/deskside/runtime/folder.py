@@ -4,6 +4,8 @@ Owns the name, the mode and the removal, also of folders whose run was killed. A
 process id and start time together, so a process id that was used again is never taken for it.
 """
 
+import json
+import logging
 import os
 import shutil
 import tempfile
@@ -15,10 +17,13 @@ from typing import Self
 
 from deskside.machine.files import ROOT, text
 
-__all__ = ["RunFolder", "started_at"]
+__all__ = ["PREFIX", "Process", "RunFolder", "started_at"]
+
+log = logging.getLogger("deskside.launch")
 
 PREFIX = "deskside-run-"
 OWNER = "owner"
+PROCESSES = "processes"
 
 
 def started_at(process: int, root: Path = ROOT) -> str | None:
@@ -26,6 +31,56 @@ def started_at(process: int, root: Path = ROOT) -> str | None:
     stat = text(root / "proc" / str(process) / "stat")
     after_name = stat.rpartition(")")[2].split()
     return after_name[19] if len(after_name) > 19 else None
+
+
+def state_of(process: int, root: Path = ROOT) -> str:
+    """Return the kernel's letter for a process's state, or nothing where there is none."""
+    stat = text(root / "proc" / str(process) / "stat")
+    return "".join(stat.rpartition(")")[2].split()[:1])
+
+
+def command_of(process: int, root: Path = ROOT) -> str:
+    """Return a process's command line."""
+    return text(root / "proc" / str(process) / "cmdline").replace("\0", " ").strip()
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process as a run's file names it; `command` is empty where only the time was noted."""
+
+    number: int
+    started: str
+    command: str = ""
+
+    @staticmethod
+    def now(number: int, root: Path = ROOT) -> "Process":
+        """Return a process as it is now."""
+        return Process(number, started_at(number, root) or "", command_of(number, root))
+
+    def lives(self, root: Path = ROOT) -> bool:
+        """Whether this very process is there: number, start time and command are the same."""
+        return (
+            self.started == started_at(self.number, root)
+            and self.command in ("", command_of(self.number, root))
+            and state_of(self.number, root) != "Z"
+        )
+
+    def line(self) -> str:
+        """Return the line for the file."""
+        return f"{self.number} {self.started} {json.dumps(self.command)}\n"
+
+    @staticmethod
+    def parse(line: str) -> "Process | None":
+        """Read a line; None where it is none of ours."""
+        number, _, rest = line.strip().partition(" ")
+        started, _, command = rest.partition(" ")
+        if not (number.isascii() and number.isdigit() and started.isdigit()):
+            return None
+        try:
+            said = json.loads(command) if command else ""
+        except ValueError:
+            return None
+        return Process(int(number), started, said) if isinstance(said, str) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +96,27 @@ class RunFolder:
         for stale in _stale(parent):
             shutil.rmtree(stale, ignore_errors=True)
         path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))  # mode 0700
-        process = os.getpid()
-        (path / OWNER).write_text(f"{process} {started_at(process)}\n", encoding="utf-8")
+        (path / OWNER).write_text(Process.now(os.getpid()).line(), encoding="utf-8")
         return RunFolder(path)
+
+    def note(self, process: int) -> None:
+        """Write down a process of this run, as the proof that it is ours."""
+        with (self.path / PROCESSES).open("a", encoding="utf-8") as file:
+            file.write(Process.now(process).line())
+
+    def owner(self) -> Process | None:
+        """Return who ran it, if the file says."""
+        return Process.parse(text(self.path / OWNER))
+
+    def processes(self) -> list[Process]:
+        """Return what was noted."""
+        lines = text(self.path / PROCESSES).splitlines()
+        return [one for one in map(Process.parse, lines) if one is not None]
+
+    def is_over(self, root: Path = ROOT) -> bool:
+        """Whether the run is known to have ended; a folder that says nothing is nobody's."""
+        owner = self.owner()
+        return owner is not None and not owner.lives(root)
 
     def socket(self, name: str) -> str:
         """Return the address of a socket in this folder."""
@@ -64,9 +137,16 @@ class RunFolder:
 
 
 def _stale(parent: Path) -> Iterator[Path]:
-    """Find this user's folders whose run is over."""
-    for folder in parent.glob(f"{PREFIX}*"):
-        owner = text(folder / OWNER).split()
-        ours = folder.is_dir() and folder.stat().st_uid == os.getuid()
-        if ours and len(owner) == 2 and owner[1] != started_at(int(owner[0])):
-            yield folder
+    """Find this user's folders whose run is over; what still has processes stays, as proof."""
+    for path in parent.glob(f"{PREFIX}*"):
+        folder = RunFolder(path)
+        if path.is_dir() and path.stat().st_uid == os.getuid() and folder.is_over():
+            alive = [one for one in folder.processes() if one.lives()]
+            for one in alive:
+                log.warning(
+                    "process %d (%.100r) of an earlier run is still there: deskside doctor --clean",
+                    one.number,
+                    one.command,
+                )
+            if not alive:
+                yield path

@@ -99,6 +99,7 @@ def launch(model: str, options: EngineOptions, module: str = WORKER) -> Iterator
             process_group=0,
         )
         worker = Worker(process, order.commands, order.events)
+        folder.note(process.pid)
         try:
             assert process.stdin is not None
             with contextlib.suppress(BrokenPipeError), process.stdin as pipe:

@@ -12,6 +12,7 @@ from pathlib import Path
 from deskside.config import ServerOptions
 from deskside.errors import InputError, PortHeldError
 from deskside.machine.files import ROOT, text
+from deskside.runtime.leftovers import run_of
 from deskside.server.guard import is_loopback
 
 __all__ = ["bind", "check_exposure", "holder", "read_key"]
@@ -69,8 +70,8 @@ def bind(host: str, port: int) -> socket.socket:
         listener.close()
         if error.errno == errno.EADDRINUSE:
             raise PortHeldError(
-                f"port {port} on {host} is taken by {holder(port)}; end that process, or choose "
-                "another with --port"
+                f"port {port} on {host} is taken by {holder(port)}; end that process (deskside "
+                "doctor --clean ends what a dead run of ours left), or choose another with --port"
             ) from error
         raise InputError(f"--host {host} --port {port}: {error.strerror}") from error
     listener.setblocking(False)
@@ -83,7 +84,9 @@ def holder(port: int, root: Path = ROOT) -> str:
     for process in sorted((root / "proc").glob("[0-9]*")):
         if inodes & set(_sockets(process)):
             command = text(process / "cmdline").replace("\0", " ").strip()
-            return f"process {process.name} ({command[:200]!r})"
+            run = run_of(int(process.name), root=root)
+            ours = "" if run is None else f", ours from run {run}"
+            return f"process {process.name} ({command[:200]!r}{ours})"
     return "a process that this user cannot see"
 
 

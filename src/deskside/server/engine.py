@@ -166,6 +166,7 @@ class RemoteEngine:
     watchdog: float
     listener: Listener
     probe: Probe = field(default_factory=Probe)
+    load_timeout: float = 3600.0
     phase: Phase = Phase.LOADING
     facts: Ready | None = None
     gauges: Gauges = field(default_factory=Gauges)
@@ -177,6 +178,7 @@ class RemoteEngine:
     ready: asyncio.Event = field(default_factory=asyncio.Event)
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the worker is gone."""
+    _started: float = field(default_factory=time.monotonic)
     _heard: float = field(default_factory=time.monotonic)
     _tickets: dict[str, tuple[Ticket, int]] = field(default_factory=dict)
     _admissions: Admissions | None = None
@@ -329,6 +331,9 @@ class RemoteEngine:
         """Notice a worker that ended or hangs, and return when it is gone."""
         while self.worker.exit_status() is None:
             await asyncio.sleep(every)
+            if self.facts is None and time.monotonic() - self._started > self.load_timeout:
+                self._die(f"not ready in {self.load_timeout:g} s (--load-timeout) {self.doing()}")
+                self.worker.kill()
             silent = time.monotonic() - self._heard
             if self.facts is not None and silent > self.watchdog:
                 self._die(f"no word for {silent:.0f} s (--watchdog) {self.doing()}")

@@ -132,7 +132,14 @@ class _Run:
         """Answer requests until a signal or the engine's end."""
         metrics = Metrics(self._name)
         probe = Probe(injections(self.test_faults))
-        engine = RemoteEngine(worker, self.options.max_queue, self.options.watchdog, metrics, probe)
+        engine = RemoteEngine(
+            worker,
+            self.options.max_queue,
+            self.options.watchdog,
+            metrics,
+            probe,
+            self.options.load_timeout,
+        )
         server = self._server(self._service(engine, metrics))
         self._catch_signals()
         tasks = [
