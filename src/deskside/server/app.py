@@ -77,8 +77,8 @@ def make_app(service: Service, rules: Rules, *, test_faults: bool = False) -> AS
     """
     app = FastAPI(title="deskside", version=service.version, redirect_slashes=False)
     router = APIRouter(route_class=_JsonRoute, dependencies=_key_schemes(rules))
+    _add_generation(router, service)  # first: routes are tried in order, and these are busy
     add_routes(router, service)
-    _add_generation(router, service)
     if test_faults:
         add_faults(router, service)
     app.include_router(router)

@@ -59,7 +59,7 @@ class _EventStream(EventSourceResponse):
 
         try:
             await super().__call__(scope, receive, probed)
-        except SendTimeoutError:
+        except* SendTimeoutError:  # of an event, of a keep-alive comment, or of both at once
             log.info("%s: who reads nothing is dropped (--send-timeout)", record_of(scope).name)
             scope["state"][ABORT]()
 
