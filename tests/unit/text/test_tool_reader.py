@@ -114,6 +114,7 @@ def test_two_calls_for_every_two_cuts() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_two_calls_for_every_three_cuts() -> None:
     for chunks in cuts(TWO, 3):
         assert read(chunks) == ["a", *CALLS]
