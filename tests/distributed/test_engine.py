@@ -105,6 +105,22 @@ def test_a_fault_of_one_request_costs_that_one(
     assert led(folder, options(2), some) == expected
 
 
+def test_log_probabilities_of_prompt_and_output(folder: Path) -> None:
+    """The leader alone has logits: those of prompt rows too."""
+
+    def scored(llm: LLM) -> list[object]:
+        sampling = SamplingParams(
+            temperature=0, max_tokens=5, ignore_eos=True, logprobs=3, prompt_logprobs=True
+        )
+        results = llm.generate(PROMPTS, sampling)
+        return [(r.token_ids, r.logprobs, r.prompt_logprobs) for r in results]
+
+    case: dict[str, object] = {"speculation": 2, "prefill_chunk": 50}
+    with LLM.open(str(folder), options(1, **case)) as alone:
+        expected = scored(alone)
+    assert led(folder, options(2, **case), scored) == expected
+
+
 @pytest.mark.parametrize("place", ["forward", "draft"])
 def test_a_fault_in_what_ranks_do_together_ends_the_group(
     folder: Path, monkeypatch: pytest.MonkeyPatch, place: str
