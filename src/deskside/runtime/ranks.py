@@ -126,6 +126,8 @@ def _by_ourselves(options: EngineOptions) -> Ensemble:
         memory = Room.create(options.tp)
         held.callback(os.close, memory)
         followers = Followers.start(orders(options.tp, meeting.host, port, seconds, path, memory))
+        for process in followers.pids:
+            folder.note(process)
         ensemble = Ensemble(ALONE, meeting, followers, trace)
         held.callback(followers.kill)
         meeting.gather(lambda _absent: ensemble.check(), trace.read)
