@@ -1,23 +1,23 @@
 """A table of token ids to experts that names experts which are not there."""
 
-import pytest
-import torch
+from pathlib import Path
 
+import pytest
+
+from deskside.checkpoint.index import Checkpoint
 from deskside.errors import CheckpointError
-from deskside.spec import ModelSpec
-from tests.oracle.peer import TINY, native_weights, random_peer
-from tests.rig import Rig
+from deskside.model.weights import load
+from tests.miniature import read_floats, write_miniature
 
 NAME = "layers.0.ffn.gate.tid2eid"
 
 
 @pytest.mark.parametrize("wrong", [-1, 8, 2**40])
-def test_a_damaged_table_is_refused_before_a_step(wrong: int) -> None:
-    config = {**TINY, "n_routed_experts": 8}
-    weights = native_weights(random_peer(config, seed=3))
-    table = weights[NAME]
-    assert isinstance(table, torch.Tensor)
-    table = table.clone()
+def test_a_damaged_table_is_refused_by_the_load(tmp_path: Path, wrong: int) -> None:
+    write_miniature(tmp_path / "good")
+    load(Checkpoint.open(tmp_path / "good"))
+    table = read_floats(tmp_path / "good")[NAME].clone()
     table[3, 1] = wrong
+    write_miniature(tmp_path / "bad", weights={NAME: table})
     with pytest.raises(CheckpointError, match=f"{NAME}: names expert {wrong} of 8"):
-        Rig({**weights, NAME: table}, ModelSpec.from_config(config))
+        load(Checkpoint.open(tmp_path / "bad"))

@@ -3,7 +3,6 @@
 from torch import Tensor
 
 from deskside.batch import Batch
-from deskside.errors import CheckpointError
 from deskside.experts.service import ExpertLayer
 from deskside.model.parts import Parts, leaves_of
 from deskside.ops.integer_moe import windows_of
@@ -47,8 +46,6 @@ class MoE:
         windows = windows_of(
             *banks, spec.swiglu_limit, spec.topk, spec.route_scale, ranks.count, ranks.largest
         )
-        if self.tid2eid is not None:
-            _check_table(self.tid2eid, self.w1.codes.shape[0], parts.prefix)
         self._layer = ExpertLayer(parts.prefix, banks, windows)
         self._experts = parts.experts
         self._spec = spec
@@ -66,12 +63,3 @@ class MoE:
             ids = self.tid2eid[token_ids]
             return ids, self._ops.route_hashed(logits, ids, self._spec.route_scale)
         return self._ops.route(logits, self.bias, self._spec.topk, self._spec.route_scale)
-
-
-def _check_table(table: Tensor, experts: int, prefix: str) -> None:
-    """Refuse a routing table that names an expert which is not there."""
-    for wrong in table[(table < 0) | (table >= experts)].tolist():
-        raise CheckpointError(
-            f"tensor {prefix}gate.tid2eid: names expert {wrong} of {experts}; the file is damaged, "
-            "download it again"
-        )

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from deskside.checkpoint.index import Checkpoint
 from deskside.checkpoint.loader import Cut, Progress, stream
+from deskside.errors import CheckpointError
 from deskside.experts.bank import Banks
 from deskside.experts.memory import HostMemory
 from deskside.formats.packed import Format, Packed
@@ -35,13 +36,21 @@ def load(
         progress: is told bytes read and bytes to read in all.
         memory: how the banks' memory is taken.
         cut: the rank's part of every tensor; the whole without it.
+
+    Raises:
+        CheckpointError: as `stream`, or a hash table names an expert that is not there.
     """
     cut = cut or Cut()
     wished = [e.tensor for e in checkpoint.entries() if not wanted or wanted(e.tensor)]
     banks = Banks(wished, memory, cut.ranks)
     loaded = stream(checkpoint, wanted, progress, room=banks.room, cut=cut)
     rest = ((spec.name, tensor) for spec, tensor in loaded if not Banks.holds(spec))
-    return {**_assemble(rest), **banks.packed()}
+    weights = {**_assemble(rest), **banks.packed()}
+    for name, table in weights.items():
+        if name.endswith(".tid2eid"):
+            assert isinstance(table, Tensor)
+            _check_table(table, checkpoint.spec.experts, name)
+    return weights
 
 
 def bank_ranges(weights: Mapping[str, Weight]) -> list[tuple[int, int]]:
@@ -53,6 +62,15 @@ def bank_ranges(weights: Mapping[str, Weight]) -> list[tuple[int, int]]:
         for part in (weight.codes, weight.scales)
     )
     return [(part.data_ptr(), part.data_ptr() + part.nbytes) for part in parts]
+
+
+def _check_table(table: Tensor, experts: int, name: str) -> None:
+    """Refuse a routing table that names an expert which is not there."""
+    for wrong in table[(table < 0) | (table >= experts)].tolist():
+        raise CheckpointError(
+            f"tensor {name}: names expert {wrong} of {experts}; the file is damaged, "
+            "download it again"
+        )
 
 
 def _assemble(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, Weight]:
