@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from deskside.cli import main
-from deskside.errors import PortHeldError
+from deskside.errors import InputError, PortHeldError
 from deskside.runtime.folder import Process, RunFolder, command_of, started_at
 from deskside.runtime.leftovers import clean, leftovers, run_of
 from deskside.server.bind import bind
-from tests.server.rig import END_SECONDS, started
+from tests.server.rig import END_SECONDS
 
 SLEEP = "import signal, sys, time; signal.signal(signal.SIGTERM, signal.{}); time.sleep(600)"
 
@@ -116,10 +116,11 @@ def test_who_holds_a_port_is_named_with_its_run(temporary: Path) -> None:
             assert word in str(caught.value)
 
 
-def test_a_start_that_takes_too_long_has_failed() -> None:
-    with started("--kv-tokens", "1024", "--load-timeout", "0.3") as server:
-        assert server.process.wait(END_SECONDS) == 4
-        line = server.log.read_text().splitlines()[-1]
-        assert "not ready in 0.3 s (--load-timeout) while loading (" in line
-        assert "%" in line
-        assert server.run_folders() == []
+def test_a_folder_too_deep_for_a_socket_is_named(tmp_path: Path) -> None:
+    deep = tmp_path / ("d" * 90)
+    deep.mkdir()
+    with (
+        RunFolder.create(deep) as mine,
+        pytest.raises(InputError, match=r"at most 107 characters, have .*TMPDIR"),
+    ):
+        mine.socket("commands")

@@ -271,3 +271,12 @@ def _nothing_in_shared_memory() -> Iterator[None]:
     before = set(os.listdir("/dev/shm"))
     yield
     assert not {name for name in set(os.listdir("/dev/shm")) - before if "deskside" in name}
+
+
+def test_a_start_that_takes_too_long_has_failed() -> None:
+    with started("--kv-tokens", "1024", "--load-timeout", "0.3") as server:
+        assert server.process.wait(END_SECONDS) == 4, server.log.read_text()
+        line = server.log.read_text().splitlines()[-1]
+        assert "not ready in 0.3 s (--load-timeout) while loading (" in line
+        assert "%" in line
+        assert server.run_folders() == []

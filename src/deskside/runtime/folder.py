@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from deskside.errors import InputError
 from deskside.machine.files import ROOT, text
 
 __all__ = ["PREFIX", "Process", "RunFolder", "started_at"]
@@ -24,6 +25,8 @@ log = logging.getLogger("deskside.launch")
 PREFIX = "deskside-run-"
 OWNER = "owner"
 PROCESSES = "processes"
+MOST_PATH = 107
+"""Characters of a socket's path that Linux takes."""
 
 
 def started_at(process: int, root: Path = ROOT) -> str | None:
@@ -119,8 +122,18 @@ class RunFolder:
         return owner is not None and not owner.lives(root)
 
     def socket(self, name: str) -> str:
-        """Return the address of a socket in this folder."""
-        return f"ipc://{self.path / name}"
+        """Return the address of a socket in this folder.
+
+        Raises:
+            InputError: the folder lies too deep for a socket.
+        """
+        path = str(self.path / name)
+        if len(path) > MOST_PATH:
+            raise InputError(
+                f"the temporary folder {self.path.parent} lies too deep for a socket: need a path "
+                f"of at most {MOST_PATH} characters, have {len(path)}; set TMPDIR to a shorter one"
+            )
+        return f"ipc://{path}"
 
     def __enter__(self) -> Self:
         """Return the folder itself."""
