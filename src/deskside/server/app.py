@@ -37,6 +37,10 @@ __all__ = ["make_app"]
 log = logging.getLogger("deskside.requests")
 
 
+STREAMED: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {}}}}
+"""What routes document that answer in events where the request asks for them."""
+
+
 class _JsonRequest(Request):
     """A request whose JSON is read strictly: no NaN, no lone surrogate, no deep nesting."""
 
@@ -111,17 +115,17 @@ def _key_schemes(rules: Rules) -> list[Any]:
 
 
 def _add_generation(router: APIRouter, service: Service) -> None:
-    @router.post("/v1/completions", response_model=Completion)
+    @router.post("/v1/completions", response_model=Completion, responses=STREAMED)
     async def completions(request: Request, fields: CompletionFields) -> Response:
         """Continue raw text or token ids."""
         return await complete(service, request, fields)
 
-    @router.post("/v1/chat/completions", response_model=ChatCompletion)
+    @router.post("/v1/chat/completions", response_model=ChatCompletion, responses=STREAMED)
     async def chat_completions(request: Request, fields: ChatFields) -> Response:
         """Answer a conversation."""
         return await chat(service, request, fields)
 
-    @router.post("/v1/messages")
+    @router.post("/v1/messages", responses=STREAMED)
     async def messages(request: Request, fields: MessagesFields) -> Response:
         """Answer a conversation in the form of Anthropic's API."""
         return await answer_messages(service, request, fields)
@@ -131,7 +135,7 @@ def _add_generation(router: APIRouter, service: Service) -> None:
         """Count the tokens of a conversation's prompt."""
         return await count_tokens(service, fields)
 
-    @router.post("/v1/responses")
+    @router.post("/v1/responses", responses=STREAMED)
     async def responses(request: Request, fields: ResponsesFields) -> Response:
         """Answer a conversation in the form of OpenAI's responses; nothing is stored."""
         return await respond(service, request, fields)
