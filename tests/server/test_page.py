@@ -86,6 +86,11 @@ class Page:
     def wait(self, condition: Callable[[], Any]) -> Any:
         return WebDriverWait(self.browser, SECONDS, 0.05).until(lambda _: condition())
 
+    def think(self, choice: str) -> None:
+        if not self.one("#settings").is_displayed():
+            self.one("#settings-open").click()
+        self.one(f"#think option[value={choice}]").click()
+
     def say(self, text: str) -> None:
         """Send a text as it is: keys would send it at its first line."""
         script = "arguments[0].value = arguments[1]"
@@ -131,6 +136,7 @@ def test_the_files_need_no_key_and_trust_no_other_host(server: Server) -> None:
 
 @needs_browser
 def test_a_streamed_turn(page: Page) -> None:
+    page.think("enabled")
     page.say(f"why</think>so it **is**:\n\n```python\n{CODE}\n```\nand <b>`x`</b>")
     page.done()
     user, model = page.all("article")
@@ -153,8 +159,6 @@ def test_a_streamed_turn(page: Page) -> None:
 
 @needs_browser
 def test_stop_edit_again_and_reload(page: Page, server: Server) -> None:
-    page.one("#settings-open").click()
-    page.one("#think").click()
     free = server.wait_idle()["free_pages"]
     page.say("slowly " + "on " * 600)
     page.wait(lambda: len(page.text("article.assistant .body")) > 20)
@@ -184,6 +188,7 @@ def test_stop_edit_again_and_reload(page: Page, server: Server) -> None:
 
 @needs_browser
 def test_escape_stops(page: Page) -> None:
+    page.think("enabled")
     page.say("slowly " + "on " * 600)
     page.wait(lambda: page.all("article.assistant details"))
     page.one("#text").send_keys(Keys.ESCAPE)
@@ -203,7 +208,7 @@ def test_an_error_is_told(page: Page) -> None:
 
 @needs_browser
 def test_narrow_and_in_both_themes(page: Page) -> None:
-    page.say(f"</think>{'long ' * 60}\n\n```\n{'wide_' * 60}\n```")
+    page.say(f"{'long ' * 60}\n\n```\n{'wide_' * 60}\n```")
     page.done()
     grounds = set()
     for width in (360, 1000):
@@ -234,7 +239,7 @@ def test_keyboard_and_names(page: Page) -> None:
     """Every control has a name that a screen reader says, and the keyboard reaches it."""
     page.say("hello")
     page.done()
-    for control in page.all("button, input, textarea"):
+    for control in page.all("button, input, select, textarea"):
         if control.is_displayed():
             assert control.accessible_name, control.get_attribute("outerHTML")
     assert page.one("#talk").aria_role == "log"

@@ -8,14 +8,13 @@ const kept = JSON.parse(sessionStorage.getItem("talk") || "{}");
 const said = kept.said || [];
 let running = null;
 
-for (const id of ["system", "temperature", "key"]) at(id).value = kept[id] || "";
-at("think").checked = kept.think !== false;
+for (const id of ["system", "temperature", "think", "key"]) at(id).value = kept[id] || "";
 if (kept.theme) document.documentElement.dataset.theme = kept.theme;
 
 function keep() {
   sessionStorage.setItem("talk", JSON.stringify({
     said, system: at("system").value, temperature: at("temperature").value, key: at("key").value,
-    think: at("think").checked, theme: document.documentElement.dataset.theme,
+    think: at("think").value, theme: document.documentElement.dataset.theme,
   }));
 }
 
@@ -104,11 +103,11 @@ function again(place) {
 }
 
 function body() {
-  const system = at("system").value.trim(), temperature = at("temperature").value;
+  const system = at("system").value.trim(), temperature = at("temperature").value, think = at("think").value;
   const messages = said.map(({ role, content, reasoning }) => ({ role, content, ...(reasoning ? { reasoning } : {}) }));
   return {
     messages: system ? [{ role: "system", content: system }, ...messages] : messages,
-    thinking: { type: at("think").checked ? "enabled" : "disabled" },
+    ...(think ? { thinking: { type: think } } : {}),
     stream: true,
     stream_options: { include_usage: true, continuous_usage_stats: true },
     ...(temperature ? { temperature: Number(temperature) } : {}),
