@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,13 +58,19 @@ class Server:
 
     def wait_idle(self, seconds: float = 20.0) -> dict[str, Any]:
         """Wait until nothing is left, and return what is free."""
+        return self.wait(
+            lambda state: not (state["running"] or state["waiting"] or state["requests"]), seconds
+        )
+
+    def wait(
+        self, condition: Callable[[dict[str, Any]], bool], seconds: float = 20.0
+    ) -> dict[str, Any]:
+        """Wait until the state of the service is such, and return it."""
         end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            state = self.state()
-            if not (state["running"] or state["waiting"] or state["requests"]):
-                return state
+        while not condition(state := self.state()):
+            assert time.monotonic() < end, f"still {state}"
             time.sleep(0.05)
-        raise AssertionError(f"still busy: {state}")
+        return state
 
     def worker(self) -> int:
         """Return the engine's process id."""

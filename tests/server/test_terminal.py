@@ -103,8 +103,8 @@ def test_an_interrupt_stops_the_answer_and_frees_its_pages(server: Server) -> No
         window.type("/temp 0\n/think off\n")
         window.wait("thinking: off")
         window.type("slowly " + "on " * 400 + "\n")
-        window.wait(r"\nslowly on on on")
-        assert server.state()["running"] == 1
+        window.wait(r"\nslowly on on on")  # of the answer: a terminal shows the question too
+        server.wait(lambda state: state["running"] == 1)
         os.kill(window.process.pid, 2)
         window.wait(r"\(stopped\)")
         assert server.wait_idle()["free_pages"] == free
