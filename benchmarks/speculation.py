@@ -27,7 +27,7 @@ MODES: dict[str, dict[str, Any]] = {
     "stop": {"width_rule": "stop"},
     "expect": {"width_rule": "expect"},
     "backoff": {"fallback_backoff": True},
-    "paying": {"fallback_rule": "paying"},
+    "fixed": {"fallback_rule": "fixed"},
     "no fallback": {"fallback": False},
     **{str(width): {"speculation": width, "fallback": False} for width in range(BLOCK + 1)},
 }

@@ -192,8 +192,10 @@ class EngineOptions:
         default=True, metadata=_doc("Pause drafting for requests whose proposals fail.")
     )
     fallback_rule: FallbackRule = field(
-        default="fixed",
-        metadata=_doc("Pause by the share of accepted proposals alone, or only where it costs."),
+        default="paying",
+        metadata=_doc(
+            "Pause by the share of accepted proposals alone, or only where it costs too."
+        ),
     )
     fallback_threshold: float = field(
         default=0.60, metadata=_doc("Share of accepted proposals under which drafting pauses.")

@@ -24,7 +24,12 @@ PROMPTS = ["def f(x):", "import os\n" * 30, "x"]
 SHAPE = {"heads": 4, "o_groups": 4, "o_lora": 128, "intermediate": 512, "vocab": VOCAB}
 CASES: dict[str, dict[str, object]] = {
     "target": {"speculation": "off"},
-    "verify": {"speculation": 3, "fallback_min_drafted": 9, "fallback_steps": 2},
+    "verify": {
+        "speculation": 3,
+        "fallback_rule": "fixed",
+        "fallback_min_drafted": 9,
+        "fallback_steps": 2,
+    },
     "slots": {"speculation": "off", "backend": "fetch", "expert_slots": 16},
     "chunks": {"speculation": 2, "prefill_chunk": 50, "step_tokens": 20, "max_running": 2},
 }

@@ -28,7 +28,12 @@ MASKS = range(2**BLOCK)
 PROMPT = "x" * 100
 SHORT, WHOLE = 150, 4096
 PAGE = 128
-ALTERNATING = {"fallback_threshold": 1.0, "fallback_min_drafted": 3, "fallback_steps": 2}
+ALTERNATING = {
+    "fallback_rule": "fixed",
+    "fallback_threshold": 1.0,
+    "fallback_min_drafted": 3,
+    "fallback_steps": 2,
+}
 
 
 CODE = """class Stack:

@@ -50,7 +50,12 @@ def test_greedy_text_is_the_same_under_every_rule_and_the_controller(
     drafting: Path, greedy: Result, rule: str
 ) -> None:
     llm = opened(
-        drafting, width_rule=rule, fallback_min_drafted=3, fallback_steps=2, fallback_threshold=1.0
+        drafting,
+        width_rule=rule,
+        fallback_rule="fixed",
+        fallback_min_drafted=3,
+        fallback_steps=2,
+        fallback_threshold=1.0,
     )
     assert same(alone(llm, PROMPT, params(temperature=0, max_tokens=OUTPUT)), greedy)
 
@@ -221,7 +226,12 @@ def test_a_pause_leaves_the_drafters_context_current(
     alone(opened(drafting, speculation=0, fallback=False), PROMPT, sampling)
     every = {position: found for position, (found,) in drafts.items()}
     drafts.clear()
-    pauses = {"fallback_threshold": 1.0, "fallback_min_drafted": 5, "fallback_steps": 4}
+    pauses = {
+        "fallback_rule": "fixed",
+        "fallback_threshold": 1.0,
+        "fallback_min_drafted": 5,
+        "fallback_steps": 4,
+    }
     result = alone(opened(drafting, speculation=3, **pauses), PROMPT, sampling)
     assert result.acceptance.probes > 5
     assert len(every) == OUTPUT - 2
@@ -231,7 +241,9 @@ def test_a_pause_leaves_the_drafters_context_current(
 
 
 def test_the_controller_trips_and_probes(drafting: Path, caplog: pytest.LogCaptureFixture) -> None:
-    llm = opened(drafting, speculation=4, fallback_min_drafted=8, fallback_steps=5)
+    llm = opened(
+        drafting, speculation=4, fallback_rule="fixed", fallback_min_drafted=8, fallback_steps=5
+    )
     with caplog.at_level("INFO", logger="deskside.speculation"):
         result = alone(llm, PROMPT, params(temperature=0, max_tokens=60))
     assert "accepted 0.0% of 8 proposals; target-only for 5 steps" in caplog.text

@@ -69,7 +69,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def llm(folder: Path) -> LLM:
-    return opened(folder, speculation=3, fallback_min_drafted=9, fallback_steps=2)
+    return opened(
+        folder, speculation=3, fallback_rule="fixed", fallback_min_drafted=9, fallback_steps=2
+    )
 
 
 @pytest.fixture(scope="module")
