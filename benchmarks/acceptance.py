@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.origin import origin
-from deskside.config import EngineOptions
+from deskside.config.engine import EngineOptions
 from deskside.core import Request, SamplingParams
 from deskside.layout.folder import resolve
 from deskside.llm import LLM

@@ -17,7 +17,7 @@ import transformers
 
 from benchmarks.origin import origin
 from deskside.checkpoint.index import Checkpoint
-from deskside.config import EngineOptions
+from deskside.config.engine import EngineOptions
 from deskside.core import SamplingParams
 from deskside.layout.folder import resolve
 from deskside.llm import LLM

@@ -23,7 +23,7 @@ from typing import Any
 import httpx2 as httpx
 
 from benchmarks.origin import origin
-from deskside.config import EngineOptions
+from deskside.config.engine import EngineOptions
 from deskside.core import SamplingParams
 from deskside.llm import LLM
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.origin import origin
-from deskside.config import EngineOptions
+from deskside.config.engine import EngineOptions
 from deskside.core import SamplingParams
 from deskside.engine.speculation import Speculator
 from deskside.llm import LLM

@@ -12,7 +12,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from deskside.config import EngineOptions
+from deskside.config.engine import EngineOptions
 from deskside.core import SamplingParams
 from deskside.llm import LLM
 

@@ -1,7 +1,7 @@
 """The `deskside` command: what the user typed becomes options, and every ending an exit code.
 
 Owns the commands, where a prompt comes from, how text is shown, and the one place where an error
-turns into a line. Options are defined in config.py. Torch and the model load only when a command
+turns into a line. Options are defined in config/. Torch and the model load only when a command
 needs them, so that `--help` answers at once.
 """
 
@@ -23,18 +23,16 @@ from cyclopts.argument import ArgumentCollection
 from cyclopts.config import Dict
 
 from deskside.client_cli import add_commands
-from deskside.config import (
-    EngineOptions,
-    ModelOptions,
-    ProcessOptions,
-    SamplingOptions,
-    ServerOptions,
+from deskside.config.commands import ModelOptions, ProcessOptions, SamplingOptions
+from deskside.config.engine import EngineOptions
+from deskside.config.environment import (
     TorchrunPlace,
     from_environment,
-    read_file,
     torchrun_place,
     wants_traceback,
 )
+from deskside.config.file import read_file
+from deskside.config.server import ServerOptions
 from deskside.errors import DesksideError, InputError
 from deskside.report.help import HelpPage
 from deskside.report.loading import Loading

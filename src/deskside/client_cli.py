@@ -1,6 +1,6 @@
 """The commands that talk to a service, or about one: chat, status, requests, connect, config.
 
-None of them loads a model. Options are defined in config.py.
+None of them loads a model. Options are defined in config/.
 """
 
 import importlib
@@ -16,7 +16,7 @@ from cyclopts import App, Parameter
 from deskside.client import show
 from deskside.client.connect import Agent, configuration
 from deskside.client.peer import Peer, key_of
-from deskside.config import ClientOptions, ModelOptions, ProcessOptions
+from deskside.config.commands import ClientOptions, ModelOptions, ProcessOptions
 from deskside.errors import InputError
 
 __all__ = ["add_commands"]

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Self
 
 from deskside.checkpoint.loader import Progress
-from deskside.config import EngineOptions
+from deskside.config.engine import EngineOptions
 from deskside.core import (
     Acceptance,
     Emission,

@@ -8,7 +8,7 @@ from typing import TypeVar
 import torch
 
 from deskside.checkpoint.index import Checkpoint
-from deskside.config import EngineOptions
+from deskside.config.engine import EngineOptions
 from deskside.distributed.group import LEADER
 from deskside.engine.follower import Follower
 from deskside.llm import LLM

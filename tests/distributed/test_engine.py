@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from deskside.config import EngineOptions
+from deskside.config.engine import EngineOptions
 from deskside.core import FinishReason, SamplingParams
 from deskside.engine.engine import Engine
 from deskside.engine.follower import Follower

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from deskside.config import TorchrunPlace, torchrun_place
+from deskside.config.environment import TorchrunPlace, torchrun_place
 from deskside.errors import InputError
 
 MASTER = "127.0.0.2"

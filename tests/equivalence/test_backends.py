@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from deskside.config import EngineOptions
+from deskside.config.engine import EngineOptions
 from deskside.core import SamplingParams
 from deskside.errors import CapacityError, ProfileError
 from deskside.llm import LLM, Result

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from deskside.config import EngineOptions
+from deskside.config.engine import EngineOptions
 from deskside.core import SamplingParams
 from deskside.kernels import pool
 from deskside.llm import LLM

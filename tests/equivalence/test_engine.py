@@ -6,7 +6,7 @@ import pytest
 from tokenizers import Tokenizer as Inner
 from tokenizers import decoders, models, pre_tokenizers
 
-from deskside.config import EngineOptions
+from deskside.config.engine import EngineOptions
 from deskside.core import FinishReason, SamplingParams
 from deskside.errors import CapacityError, InputError
 from deskside.llm import LLM, Result

@@ -7,7 +7,7 @@ import sys
 PROMPT, OUTPUT = 9139, 200
 PROGRAM = """
 import json, pathlib, tarfile
-from deskside.config import EngineOptions
+from deskside.config.engine import EngineOptions
 from deskside.core import SamplingParams
 from deskside.llm import LLM
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from deskside.config import EngineOptions
+from deskside.config.engine import EngineOptions
 from deskside.core import SamplingParams, Thought
 from deskside.llm import LLM
 from tests.equivalence.test_engine import VOCAB, opened, write_tokenizer

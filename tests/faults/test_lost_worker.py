@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from deskside.cli import main
-from deskside.config import EngineOptions
+from deskside.config.engine import EngineOptions
 from deskside.core import SamplingParams
 from deskside.errors import LostWorkerError
 from deskside.kernels import pool

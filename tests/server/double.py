@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from deskside.batch import Batch
-from deskside.config import EngineOptions
+from deskside.config.engine import EngineOptions
 from deskside.core import Pause, Request, SequenceId, Span
 from deskside.engine.engine import Engine
 from deskside.engine.inputs import BatchBuilder

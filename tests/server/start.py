@@ -3,7 +3,8 @@
 import sys
 
 from deskside.cli import main
-from deskside.config import EngineOptions, ServerOptions
+from deskside.config.engine import EngineOptions
+from deskside.config.server import ServerOptions
 from deskside.server.serve import serve
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from deskside.config import EngineOptions
+from deskside.config.engine import EngineOptions
 from deskside.core import Request, SamplingParams
 from deskside.llm import LLM, Result
 from deskside.text.tokenizer import Tokenizer

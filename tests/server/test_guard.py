@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import httpx2 as httpx
 import pytest
 
-from deskside.config import ServerOptions
+from deskside.config.server import ServerOptions
 from deskside.errors import InputError
 from deskside.server.bind import check_exposure, read_key
 from tests.server.rig import Server, serving

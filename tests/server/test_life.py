@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from deskside.config import EngineOptions, ServerOptions
+from deskside.config.engine import EngineOptions
+from deskside.config.server import ServerOptions
 from deskside.errors import CheckpointError, InputError, PortHeldError
 from deskside.runtime.folder import RunFolder
 from deskside.server.serve import serve

@@ -12,7 +12,8 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 
-from deskside.config import EngineOptions, ServerOptions
+from deskside.config.engine import EngineOptions
+from deskside.config.server import ServerOptions
 from deskside.errors import InputError
 from deskside.injection import SERVER_SITES, Site
 from deskside.server.serve import serve

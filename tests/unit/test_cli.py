@@ -13,7 +13,7 @@ from typing import Any, Self
 import pytest
 
 from deskside.cli import main
-from deskside.config import EngineOptions
+from deskside.config.engine import EngineOptions
 from deskside.core import Acceptance, FinishReason, SamplingParams
 from deskside.errors import CapacityError, CheckpointError
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from deskside.cli import main
-from deskside.config import EngineOptions
+from deskside.config.engine import EngineOptions
 from deskside.errors import ProfileError
 from deskside.machine.fingerprint import Fingerprint
 from tests.unit.planning.test_experts import RATES

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from deskside.cli import main
-from deskside.config import EngineOptions
+from deskside.config.engine import EngineOptions
 from deskside.llm import LLM
 from deskside.text.tokenizer import Tokenizer
 from tests.miniature import write_miniature

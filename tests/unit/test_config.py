@@ -5,17 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from deskside.config import (
-    EngineOptions,
-    ModelOptions,
-    ProcessOptions,
-    SamplingOptions,
-    ServerOptions,
-    from_environment,
-    notify_socket,
-    read_file,
-    wants_traceback,
-)
+from deskside.config.commands import ModelOptions, ProcessOptions, SamplingOptions
+from deskside.config.engine import EngineOptions
+from deskside.config.environment import from_environment, notify_socket, wants_traceback
+from deskside.config.file import read_file
+from deskside.config.server import ServerOptions
 from deskside.core import SamplingParams
 from deskside.errors import InputError
 

@@ -8,12 +8,9 @@ from typing import Any, Literal, get_args, get_origin
 import pytest
 
 from deskside.cli import main
-from deskside.config import (
-    EngineOptions,
-    ModelOptions,
-    ProcessOptions,
-    ServerOptions,
-)
+from deskside.config.commands import ModelOptions, ProcessOptions
+from deskside.config.engine import EngineOptions
+from deskside.config.server import ServerOptions
 
 OPTIONS = [
     (record, option)

@@ -5,7 +5,7 @@ import tomllib
 from pathlib import Path
 
 from deskside import errors
-from deskside.config import option_fields, read_file
+from deskside.config.file import option_fields, read_file
 
 TEXT = (Path(__file__).parents[2] / "docs" / "deploy.md").read_text()
 KNOWN = {option.name.replace("_", "-") for option in option_fields()} | {"config"}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from deskside.cli import main
-from deskside.config import EngineOptions
+from deskside.config.engine import EngineOptions
 from deskside.errors import CheckpointError, InputError, ProfileError
 from deskside.kernels.tiers import Tiers
 from deskside.machine.devices import PciDevice

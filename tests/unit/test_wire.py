@@ -5,7 +5,7 @@ import json
 import pytest
 from pydantic import ValidationError
 
-from deskside.config import EngineOptions
+from deskside.config.engine import EngineOptions
 from deskside.core import Emission, FinishReason, Pause, Request, SamplingParams, TokenLogprob
 from deskside.errors import InputError
 from deskside.wire.messages import (

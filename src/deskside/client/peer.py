@@ -12,7 +12,7 @@ from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnec
 from typing import Any
 from urllib.parse import urlsplit
 
-from deskside.config import ClientOptions
+from deskside.config.commands import ClientOptions
 from deskside.errors import InputError
 
 __all__ = ["Peer", "key_of"]

@@ -6,7 +6,7 @@ Owns the meaning of `--backend`, `--fetch-fraction` and `--expert-slots`. Pure a
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from deskside.config import Backend, EngineOptions
+from deskside.config.engine import Backend, EngineOptions
 from deskside.errors import CapacityError, InputError, ProfileError
 from deskside.planning.amounts import amount, grouped
 from deskside.planning.profile import Rates

@@ -8,7 +8,8 @@ the machine for it.
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from deskside.config import EngineOptions, torchrun_place
+from deskside.config.engine import EngineOptions
+from deskside.config.environment import torchrun_place
 from deskside.errors import CapacityError, InputError, ProfileError
 from deskside.layout.cuts import RANK_COUNTS
 from deskside.layout.folder import resolve

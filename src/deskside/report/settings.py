@@ -4,7 +4,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deskside.config import Values, from_environment, option_fields, read_file
+from deskside.config.environment import from_environment
+from deskside.config.file import Values, option_fields, read_file
 
 if TYPE_CHECKING:
     from dataclasses import Field

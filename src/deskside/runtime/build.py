@@ -11,7 +11,8 @@ from functools import partial
 
 from deskside.checkpoint.index import Checkpoint
 from deskside.checkpoint.loader import Progress
-from deskside.config import EngineOptions, profile_folder
+from deskside.config.engine import EngineOptions
+from deskside.config.environment import profile_folder
 from deskside.core import RankReport, Request
 from deskside.device import Pins
 from deskside.engine.engine import Engine

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from deskside.config import EngineOptions
+from deskside.config.engine import EngineOptions
 from deskside.errors import DesksideError
 from deskside.kernels.tiers import force_tier, tiers
 from deskside.machine.binding import bind

@@ -11,7 +11,8 @@ import torch
 
 from deskside.checkpoint.index import Checkpoint
 from deskside.checkpoint.loader import Cut, Progress
-from deskside.config import EngineOptions, torchrun_place
+from deskside.config.engine import EngineOptions
+from deskside.config.environment import torchrun_place
 from deskside.core import RankReport
 from deskside.device import Pins, host_pins
 from deskside.distributed.gloo import Meeting

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from deskside.config import EngineOptions
+from deskside.config.engine import EngineOptions
 from deskside.machine.files import ROOT, text
 from deskside.runtime.folder import RunFolder
 from deskside.wire.messages import Order

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterable
 from dataclasses import replace
 
-from deskside.config import EngineOptions
+from deskside.config.engine import EngineOptions
 from deskside.machine.placement import Placement, place
 from deskside.machine.residency import read_residency
 from deskside.machine.topology import Topology

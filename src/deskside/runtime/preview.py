@@ -5,7 +5,7 @@ A folder that holds a whole checkpoint is judged by its headers too; config.json
 
 from deskside.checkpoint.foreign import INDEX
 from deskside.checkpoint.index import Checkpoint
-from deskside.config import EngineOptions
+from deskside.config.engine import EngineOptions
 from deskside.layout.folder import resolve
 from deskside.planning.plan import Plan, plan_folder
 from deskside.runtime.profiles import known_rates

@@ -1,6 +1,7 @@
 """Finds what was measured for a model on this machine, as it is to be used now; without torch."""
 
-from deskside.config import EngineOptions, profile_folder
+from deskside.config.engine import EngineOptions
+from deskside.config.environment import profile_folder
 from deskside.errors import ProfileError
 from deskside.kernels.tiers import tiers
 from deskside.layout.folder import resolve

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import torch
 
-from deskside.config import Backend, EngineOptions, profile_folder
+from deskside.config.engine import Backend, EngineOptions
+from deskside.config.environment import profile_folder
 from deskside.device import HostDevice
 from deskside.experts import profile as measuring
 from deskside.kernels import native

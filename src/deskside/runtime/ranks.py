@@ -11,7 +11,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
 from deskside.checkpoint.loader import Progress
-from deskside.config import EngineOptions, TorchrunPlace, torchrun_place
+from deskside.config.engine import EngineOptions
+from deskside.config.environment import TorchrunPlace, torchrun_place
 from deskside.distributed.gloo import GlooGroup, Meeting
 from deskside.distributed.group import ALONE, LEADER, Group
 from deskside.distributed.shared import Room, SharedGroup

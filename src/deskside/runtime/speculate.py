@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from deskside.config import EngineOptions
+from deskside.config.engine import EngineOptions
 from deskside.distributed.group import Group
 from deskside.engine.owners import Owners
 from deskside.engine.speculation import Speculator

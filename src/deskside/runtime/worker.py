@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from deskside.config import EngineOptions
+from deskside.config.engine import EngineOptions
 from deskside.core import Request, SamplingParams, SequenceId, StepOutput
 from deskside.errors import ContextLengthError, DesksideError, InputError
 from deskside.injection import Site

@@ -9,7 +9,7 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
-from deskside.config import ServerOptions
+from deskside.config.server import ServerOptions
 from deskside.errors import InputError, PortHeldError
 from deskside.machine.files import ROOT, text
 from deskside.runtime.leftovers import run_of

@@ -18,7 +18,9 @@ from typing import Any
 import uvicorn
 import uvloop
 
-from deskside.config import EngineOptions, ServerOptions, notify_socket
+from deskside.config.engine import EngineOptions
+from deskside.config.environment import notify_socket
+from deskside.config.server import ServerOptions
 from deskside.errors import CapacityError, CheckpointError, DesksideError, InputError, LostRankError
 from deskside.injection import Probe, injections
 from deskside.layout.folder import resolve

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from deskside.config import ServerOptions
+from deskside.config.server import ServerOptions
 from deskside.errors import CheckpointError, InputError
 from deskside.server import faults
 from deskside.server.engine import RemoteEngine

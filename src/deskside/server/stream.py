@@ -12,7 +12,7 @@ from sse_starlette.sse import SendTimeoutError
 from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
 
-from deskside.config import ServerOptions
+from deskside.config.server import ServerOptions
 from deskside.injection import Act, Probe, Site
 from deskside.server.connection import ABORT
 from deskside.server.faults import Fault

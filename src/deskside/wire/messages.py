@@ -8,7 +8,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from deskside.config import EngineOptions
+from deskside.config.engine import EngineOptions
 from deskside.core import Emission, RankReport, Request
 from deskside.injection import Injection
 

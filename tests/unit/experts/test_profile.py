@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from deskside.cli import main
-from deskside.config import EngineOptions, profile_folder
+from deskside.config.engine import EngineOptions
+from deskside.config.environment import profile_folder
 from deskside.device import HostDevice
 from deskside.errors import CapacityError
 from deskside.experts import profile as measuring

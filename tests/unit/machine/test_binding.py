@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from deskside.config import EngineOptions
+from deskside.config.engine import EngineOptions
 from deskside.machine.binding import bind, bound
 from deskside.machine.placement import RankPlace
 from deskside.runtime import worker

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from deskside.config import EngineOptions
+from deskside.config.engine import EngineOptions
 from deskside.machine.topology import read_topology
 from deskside.report.placement import astray, residency_line, threads_line
 from deskside.runtime.placing import placed

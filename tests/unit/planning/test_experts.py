@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from deskside.config import EngineOptions
+from deskside.config.engine import EngineOptions
 from deskside.errors import CapacityError, InputError, ProfileError
 from deskside.planning.experts import ExpertOptions, ExpertPlan
 from deskside.planning.plan import Plan, PlanOptions, make_plan

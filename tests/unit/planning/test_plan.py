@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from deskside.config import EngineOptions
+from deskside.config.engine import EngineOptions
 from deskside.errors import CapacityError, CheckpointError, InputError
 from deskside.layout import kv
 from deskside.layout.kv import KvFormat

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from deskside.config import profile_folder
+from deskside.config.environment import profile_folder
 from deskside.errors import ProfileError
 from deskside.machine.fingerprint import Fingerprint
 from deskside.planning.profile import (
