@@ -21,7 +21,8 @@ from deskside.server.faults import Fault
 from deskside.server.gate import Gate
 from deskside.server.guard import Guard, Rules
 from deskside.server.limits import Limits
-from deskside.server.openai.chat import ChatFields, Rendered, chat, render
+from deskside.server.openai.chat import Rendered, chat, render
+from deskside.server.openai.chat_fields import ChatFields
 from deskside.server.openai.completions import complete
 from deskside.server.openai.fields import CompletionFields
 from deskside.server.openai.replies import ChatCompletion, Completion

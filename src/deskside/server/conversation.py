@@ -6,12 +6,14 @@ request or a reply.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from starlette.requests import Request as HttpRequest
 
 from deskside import core
 from deskside.errors import InputError
 from deskside.server import faults
+from deskside.server.faults import Fault
 from deskside.server.openai.answer import Answer, Choice
 from deskside.server.openai.fields import SamplingFields
 from deskside.server.record import record_of
@@ -23,7 +25,7 @@ from deskside.text.messages import Message
 from deskside.text.reasoning import END_OF_REASONING, Channel
 from deskside.text.tools import OPEN
 
-__all__ = ["Conversation"]
+__all__ = ["Conversation", "TalkFields", "begin"]
 
 GUARD = "repetition_guard"
 END_TOKENS = (END_OF_REASONING,)
@@ -131,3 +133,39 @@ class Conversation:
         close = tuple(service.tokenizer.controls[name] for name in END_TOKENS)
         ends = (END_OF_REASONING, OPEN) if self.options.tools else (END_OF_REASONING,)
         return core.Thought(close, ends, limit, repeats)
+
+
+class TalkFields(Protocol):
+    """A request with a conversation, whichever API it has come by."""
+
+    @property
+    def model(self) -> str | None:
+        """The model that is meant, if one is named."""
+        ...
+
+    def check_fields(self) -> None:
+        """Refuse what cannot be obeyed by a Fault that names the field."""
+        ...
+
+    def conversation(self) -> Conversation:
+        """Return what was said, or raise an InputError that begins with a field's name."""
+        ...
+
+    def refusal(self, error: InputError) -> Fault:
+        """Return what a client is told of such an error."""
+        ...
+
+
+async def begin(service: Service, fields: TalkFields) -> tuple[Conversation, Prompt]:
+    """Check a request and return its conversation with the prompt.
+
+    Raises:
+        Fault: another model is meant, a field cannot be obeyed, or nothing can be encoded.
+    """
+    service.check_model(fields.model)
+    fields.check_fields()
+    try:
+        talk = fields.conversation()
+        return talk, await talk.prompt(service)
+    except InputError as error:
+        raise fields.refusal(error) from error

@@ -1,27 +1,27 @@
 """The engine as the HTTP process sees it: submit, listen, abort, and whether it is there.
 
-Owns the queue's bound, the names of sequences on the wire and the way from events to the requests
-that wait for them. Runs in one event loop; knows neither HTTP nor text.
+Owns the queue's bound, and what the worker was last heard to do. Runs in one event loop; knows
+neither HTTP nor text.
 """
 
 import asyncio
 import logging
 import time
-from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Protocol
 
-from deskside.core import Emission, Request
+from deskside.core import Request
 from deskside.errors import InputError
 from deskside.injection import SERVER_SITES, Injection, Probe, Site
 from deskside.report.ranks import ranks_table
 from deskside.runtime.launch import Worker
 from deskside.scheduler.admission import Admissions
 from deskside.server import faults
-from deskside.server.faults import Fault
+from deskside.server.tickets import Ticket, Tickets
+from deskside.server.totals import Totals
 from deskside.wire.messages import (
     Abort,
     Accepted,
@@ -40,10 +40,7 @@ from deskside.wire.messages import (
 )
 from deskside.wire.sockets import ServerEnd
 
-__all__ = ["Listener", "Phase", "RemoteEngine", "Ticket", "Totals"]
-
-MOST_UNREAD = 4096
-"""Tokens that a ticket keeps for a reader who does not take them."""
+__all__ = ["Listener", "Phase", "RemoteEngine"]
 
 LAST_WORDS = 0.1
 """Seconds in which what an ended worker last sent arrives."""
@@ -75,88 +72,6 @@ class Listener(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class Totals:
-    """Counts since the start."""
-
-    tokens: int = 0
-    verified: int = 0
-    accepted: int = 0
-
-    def add(self, emission: Emission) -> None:
-        """Count an emission."""
-        self.tokens += len(emission.tokens)
-        self.verified += emission.verified
-        self.accepted += emission.accepted
-
-
-@dataclass(eq=False)
-class Ticket:
-    """The sequences of one HTTP request, and one stream of what comes of them."""
-
-    engine: "RemoteEngine"
-    name: str
-    keys: tuple[str, ...]
-    seeds: dict[int, int] = field(default_factory=dict)
-    submitted: float = field(default_factory=time.perf_counter)
-    first_token: float | None = None
-    _events: deque[tuple[int, Emission]] = field(default_factory=deque)
-    _unread: int = 0
-    _open: set[int] = field(default_factory=set)
-    _fault: Fault | None = None
-    _wake: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def __post_init__(self) -> None:
-        self._open = set(range(len(self.keys)))
-
-    @property
-    def open(self) -> int:
-        """Sequences that have not ended."""
-        return len(self._open)
-
-    async def __aiter__(self) -> AsyncIterator[tuple[int, Emission]]:
-        """Yield pairs of a sequence's place and an emission, until all sequences ended.
-
-        Raises:
-            Fault: the engine, or one of the sequences, came to grief.
-        """
-        while True:
-            while self._events:
-                place, emission = self._events.popleft()
-                self._unread -= len(emission.tokens)
-                yield place, emission
-            if self._fault is not None:
-                raise self._fault
-            if not self._open:
-                return
-            self._wake.clear()
-            await self._wake.wait()
-
-    def put(self, place: int, emission: Emission) -> None:
-        """Add an emission; a reader who takes nothing for too long loses the request."""
-        if emission.tokens and self.first_token is None:
-            self.first_token = time.perf_counter()
-        self._events.append((place, emission))
-        self._unread += len(emission.tokens)
-        if emission.finish is not None:
-            self._open.discard(place)
-        self._wake.set()
-        if self._unread > MOST_UNREAD:
-            self.close()
-            self.fail(Fault(500, "the reader is too slow", faults.SERVER, "slow_reader"))
-
-    def fail(self, fault: Fault) -> None:
-        """End the stream with a fault, behind what came before it."""
-        self._fault = self._fault or fault
-        self._wake.set()
-
-    def close(self) -> None:
-        """Let go of sequences that still run; any number of times."""
-        self.engine.leave(self, [self.keys[place] for place in sorted(self._open)])
-        self._open.clear()
-        self._wake.set()
-
-
 @dataclass(eq=False)
 class RemoteEngine:
     """The worker behind two sockets."""
@@ -180,11 +95,11 @@ class RemoteEngine:
     """Set when the worker is gone."""
     _started: float = field(default_factory=time.monotonic)
     _heard: float = field(default_factory=time.monotonic)
-    _tickets: dict[str, tuple[Ticket, int]] = field(default_factory=dict)
     _admissions: Admissions | None = None
 
     def __post_init__(self) -> None:
         self._wire = ServerEnd(self.worker.commands, self.worker.events)
+        self.tickets = Tickets(self._abort)
 
     @property
     def percent(self) -> int:
@@ -192,11 +107,6 @@ class RemoteEngine:
         progress = self.progress
         share = progress.done / progress.total if progress.total else 0.0
         return PERCENT.get(progress.phase, 0) + int(WEIGHTS_SHARE * share)
-
-    @property
-    def open_sequences(self) -> int:
-        """Sequences that were submitted and have not ended."""
-        return len(self._tickets)
 
     def require_ready(self) -> Ready:
         """Return the engine's numbers.
@@ -257,15 +167,14 @@ class RemoteEngine:
             except InputError as error:
                 raise faults.of_input(error, param) from error
         most = facts.max_running + self.max_queue
-        if len(self._tickets) + len(requests) > most:
-            raise faults.queue_full(len(self._tickets), most)
-        ticket = Ticket(self, name, tuple(f"{name}-{place}" for place in range(len(requests))))
+        if len(self.tickets) + len(requests) > most:
+            raise faults.queue_full(len(self.tickets), most)
+        ticket = self.tickets.issue(name, len(requests))
         with ExitStack() as undo:
             undo.callback(ticket.close)  # none of them may run for nobody
-            for place, (key, request) in enumerate(zip(ticket.keys, requests, strict=True)):
-                self._tickets[key] = (ticket, place)
+            for place, key in self.tickets.enter(ticket):
                 self.probe.at(Site.QUEUE)
-                self._send(Submit(key=key, request=request))
+                self._send(Submit(key=key, request=requests[place]))
             undo.pop_all()
         return ticket
 
@@ -273,34 +182,6 @@ class RemoteEngine:
         """Let faults happen, here and in the worker, for tests."""
         self.probe.arm([one for one in injected if one.site in SERVER_SITES])
         self._send(Arm(injections=[one for one in injected if one.site not in SERVER_SITES]))
-
-    def describe(self) -> list[dict[str, Any]]:
-        """Return what runs or waits, one record a sequence."""
-        now = time.perf_counter()
-        return [
-            {"id": ticket.name, "sequence": key, "age_s": now - ticket.submitted}
-            for key, (ticket, _) in self._tickets.items()
-        ]
-
-    def abort(self, name: str) -> bool:
-        """End a request by its name; false where there is none."""
-        found = [ticket for ticket, _ in self._tickets.values() if ticket.name == name]
-        if found:
-            found[0].fail(Fault(500, "the request was aborted", faults.SERVER, "aborted"))
-            found[0].close()
-        return bool(found)
-
-    def leave(self, ticket: Ticket, keys: Sequence[str]) -> None:
-        """Forget sequences of a ticket and abort them."""
-        known = [key for key in keys if self._tickets.pop(key, None) is not None]
-        if known and self.phase is not Phase.DEAD:
-            self._send(Abort(keys=known))
-
-    def fail_all(self, fault: Fault) -> None:
-        """End every open stream with a fault, and abort what runs."""
-        for ticket in {id(ticket): ticket for ticket, _ in self._tickets.values()}.values():
-            ticket.fail(fault)
-            ticket.close()
 
     def drain(self) -> None:
         """Take nothing new from now on."""
@@ -363,9 +244,9 @@ class RemoteEngine:
             case Ready():
                 self._become_ready(event)
             case Accepted():
-                self._note_seed(event)
+                self.tickets.note_seed(event.key, event.seed)
             case Refused():
-                self._refuse(event)
+                self.tickets.refuse(event.key, faults.of_request(event.code, event.message))
             case Step():
                 self._deliver(event)
             case Alive():
@@ -391,36 +272,24 @@ class RemoteEngine:
         self.listener.ready(facts)
         self.ready.set()
 
-    def _note_seed(self, event: Accepted) -> None:
-        if event.key in self._tickets:
-            ticket, place = self._tickets[event.key]
-            ticket.seeds[place] = event.seed
-
-    def _refuse(self, event: Refused) -> None:
-        if event.key in self._tickets:
-            ticket, _ = self._tickets.pop(event.key)
-            ticket.fail(faults.of_request(event.code, event.message))
-
     def _deliver(self, step: Step) -> None:
         self.gauges = step.gauges
         for key, emission in step.emissions.items():
             self.totals.add(emission)
             if emission.tokens:
                 self.last_token = time.monotonic()
-            found = self._tickets.get(key)
-            if found is None:  # aborted while the step ran
-                continue
-            if emission.finish is not None:
-                del self._tickets[key]
-            ticket, place = found
-            ticket.put(place, emission)
+            self.tickets.deliver(key, emission)
         self.listener.stepped(step)
 
     def _die(self, reason: str) -> None:
         if self.phase is Phase.DEAD:
             return
         self.phase, self.death = Phase.DEAD, reason
-        self.fail_all(faults.engine_dead(reason))
+        self.tickets.fail(faults.engine_dead(reason))
+
+    def _abort(self, keys: Sequence[str]) -> None:
+        if self.phase is not Phase.DEAD:
+            self._send(Abort(keys=list(keys)))
 
     def _send(self, command: Command) -> None:
         self._wire.send(command)

@@ -192,7 +192,7 @@ def _add_admin(router: APIRouter, service: Service) -> None:
         gauges = service.engine.gauges
         return {
             "phase": service.engine.phase.value,
-            "requests": service.engine.describe(),
+            "requests": service.engine.tickets.describe(),
             "free_pages": gauges.free_pages,
             "free_slots": gauges.free_slots,
             "running": gauges.running,
@@ -207,7 +207,8 @@ def _add_admin(router: APIRouter, service: Service) -> None:
     @router.delete("/admin/requests/{name}")
     async def abort_request(name: Annotated[str, Field(max_length=100)]) -> JSONResponse:
         """End a request; its client gets an error. For this machine alone."""
-        if not service.engine.abort(name):
+        aborted = faults.Fault(500, "the request was aborted", faults.SERVER, "aborted")
+        if not service.engine.tickets.fail(aborted, name):
             told = f"no request {name!r} runs or waits"
             raise faults.Fault(404, told, code="request_not_found", param="name")
         return JSONResponse({"aborted": name})

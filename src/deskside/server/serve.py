@@ -239,10 +239,10 @@ class _Run:
             loading = engine.facts is None
             engine.drain()
             deadline = time.monotonic() + (0 if loading else self.options.drain_timeout)
-            log.info("draining: %d sequences are open", engine.open_sequences)
-            while engine.open_sequences and time.monotonic() < deadline:
+            log.info("draining: %d sequences are open", len(engine.tickets))
+            while engine.tickets and time.monotonic() < deadline:
                 await asyncio.sleep(0.05)
-            engine.fail_all(faults.drained(self.options.drain_timeout))
+            engine.tickets.fail(faults.drained(self.options.drain_timeout))
             if loading:
                 engine.worker.kill()  # it listens only when it has loaded
             engine.stop()

@@ -27,7 +27,7 @@ class StatusLines:
         while True:
             await asyncio.sleep(self.every)
             after = (totals.tokens, totals.verified, totals.accepted)
-            if after != before or self.engine.open_sequences:
+            if after != before or self.engine.tickets:
                 log.info("%s", self._line(before, after))
                 self._busy = True
             else:

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from deskside.errors import InputError
 from deskside.server import faults
 from deskside.server.conversation import Conversation
+from deskside.server.faults import Fault
 from deskside.server.openai.fields import SamplingFields, Stop
 from deskside.text import utf8
 from deskside.text.chat_options import ChatOptions, read_budget, read_options
@@ -93,6 +94,19 @@ class CountFields(BaseModel):
             raise InputError(f"output_config.effort: {error}") from error
         tools = offered(_tools(self.tools), _choice(self.tool_choice))
         return ChatOptions(THINKS[kind], found.effort, tools=tools)
+
+    def conversation(self) -> Conversation:
+        """Return what was said; nothing says how to go on.
+
+        Raises:
+            InputError: a field has an unknown value; its name comes first.
+        """
+        return Conversation(self.said(), self.options(), SamplingFields.model_validate({}))
+
+    def refusal(self, error: InputError) -> Fault:
+        """Return the fault for a conversation that cannot be, with the field that it names."""
+        named = faults.field_of(str(error), type(self).model_fields, "messages")
+        return faults.of_input(error, named)
 
 
 class MessagesFields(CountFields):

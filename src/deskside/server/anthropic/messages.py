@@ -8,14 +8,11 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 
 from deskside.core import FinishReason
-from deskside.errors import InputError
-from deskside.server import faults
 from deskside.server.anthropic.fields import CountFields, MessagesFields
 from deskside.server.anthropic.writer import BlockWriter
-from deskside.server.conversation import Conversation
+from deskside.server.conversation import begin
 from deskside.server.faults import Fault
 from deskside.server.openai.answer import Answer
-from deskside.server.openai.fields import SamplingFields
 from deskside.server.service import Service, new_id
 from deskside.server.stream import named_event, stream, unless_gone
 
@@ -72,13 +69,7 @@ async def count_tokens(service: Service, fields: CountFields) -> dict[str, int]:
     Raises:
         Fault: the conversation cannot be encoded.
     """
-    service.check_model(fields.model)
-    fields.check_fields()
-    try:
-        talk = Conversation(fields.said(), fields.options(), SamplingFields.model_validate({}))
-        prompt = await talk.prompt(service)
-    except InputError as error:
-        raise _refusal(error) from error
+    _, prompt = await begin(service, fields)
     return {"input_tokens": len(prompt.ids)}
 
 
@@ -90,14 +81,8 @@ async def answer_messages(
     Raises:
         Fault: it cannot be served.
     """
-    service.check_model(fields.model)
-    fields.check_fields()
     service.engine.require_ready()
-    try:
-        talk = fields.conversation()
-        prompt = await talk.prompt(service)
-    except InputError as error:
-        raise _refusal(error) from error
+    talk, prompt = await begin(service, fields)
     name = new_id("msg", "_")
     work = _Work(service, name, talk.submit(service, request, name, prompt, "messages"))
     if fields.stream:
@@ -132,9 +117,3 @@ async def _events(work: _Work) -> AsyncIterator[bytes]:
         yield named_event("error", fault.message_body())
     finally:
         await pieces.aclose()
-
-
-def _refusal(error: InputError) -> Fault:
-    return faults.of_input(
-        error, faults.field_of(str(error), MessagesFields.model_fields, "messages")
-    )

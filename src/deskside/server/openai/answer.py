@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from deskside.core import Emission, FinishReason, TokenLogprob
 from deskside.injection import Site
 from deskside.server import faults
-from deskside.server.engine import Ticket
 from deskside.server.faults import Fault
 from deskside.server.metrics import Ended
 from deskside.server.openai.replies import CompletionDetails, Finish, Usage
 from deskside.server.record import RequestRecord
 from deskside.server.service import Service
+from deskside.server.tickets import Ticket
 from deskside.text.answer import AnswerStream, Part
 from deskside.text.tools import ToolCall
 

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from deskside.errors import InputError
 from deskside.server import faults
 from deskside.server.conversation import Conversation
+from deskside.server.faults import Fault
 from deskside.server.openai.fields import SamplingFields
 from deskside.server.responses.items import CUSTOM_INPUT, read_input
 from deskside.text import utf8
@@ -113,6 +114,11 @@ class ResponsesFields(BaseModel):
             parallel=self.parallel_tool_calls is not False,
             budget=self.thinking_budget,
         )
+
+    def refusal(self, error: InputError) -> Fault:
+        """Return the fault for a conversation that cannot be, with the field that it names."""
+        named = faults.field_of(str(error), type(self).model_fields, "input")
+        return faults.of_input(error, named)
 
     def _options(self) -> ChatOptions:
         try:

@@ -8,8 +8,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 
 from deskside.core import FinishReason
-from deskside.errors import InputError
-from deskside.server import faults
+from deskside.server.conversation import begin
 from deskside.server.faults import Fault
 from deskside.server.openai.answer import Answer
 from deskside.server.responses.fields import ResponsesFields
@@ -103,15 +102,8 @@ async def respond(service: Service, request: HttpRequest, fields: ResponsesField
     Raises:
         Fault: it cannot be served.
     """
-    service.check_model(fields.model)
-    fields.check_fields()
     service.engine.require_ready()
-    try:
-        talk = fields.conversation()
-        prompt = await talk.prompt(service)
-    except InputError as error:
-        field = faults.field_of(str(error), ResponsesFields.model_fields, "input")
-        raise faults.of_input(error, field) from error
+    talk, prompt = await begin(service, fields)
     name = new_id("resp", "_")
     answer = talk.submit(service, request, name, prompt, "input")
     writer = ItemWriter(fields.custom, fields.wants_sealed)
