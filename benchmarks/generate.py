@@ -51,7 +51,7 @@ def transformers_run(peer: transformers.PreTrainedModel, threads: int) -> Run:
         ids = torch.tensor([prompt])
         started = time.perf_counter()
         with torch.inference_mode():
-            output = peer.generate(
+            output = peer.generate(  # type: ignore[operator]
                 ids,
                 attention_mask=torch.ones_like(ids),
                 max_new_tokens=tokens,
@@ -111,7 +111,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--out", type=Path, default=RESULTS / "generate.json")
     args = parser.parse_args()
-    transformers.logging.set_verbosity_error()
+    transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     llm = LLM.open(args.model, EngineOptions(threads=args.threads))
     folder = resolve(args.model)
     peer = peer_of(Checkpoint.open(folder).config, read_floats(folder))

@@ -48,7 +48,8 @@ def measured(ranks: int, threads: int, speculation: str) -> dict[str, Any]:
         pids = llm._runtime.ensemble.pids
         disk = sum(read_bytes(pid) for pid in (os.getpid(), *pids))
         llm.generate([PROMPT], sampling)
-        decode, tokens = [], ()
+        decode: list[float] = []
+        tokens: tuple[int, ...] = ()
         calls, nbytes = group.traffic.calls, group.traffic.nbytes
         for _ in range(5):
             (result,) = llm.generate([PROMPT], sampling)

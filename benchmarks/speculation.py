@@ -178,21 +178,21 @@ def measure(
     return {name: summary(found, tallies["off"]) for name, found in tallies.items()}
 
 
-def own_prompts(llm: LLM, kind: str) -> list[list[int]]:
+def own_prompts(llm: LLM, kind: str) -> list[Sequence[int]]:
     """Return the prompts of this folder."""
     files = sorted((HERE / "prompts").glob(f"{kind}_*.txt"))
     return [llm.tokenizer.prompt(f.read_text(encoding="utf-8").removesuffix("\n")) for f in files]
 
 
-def documents(llm: LLM, path: Path, count: int, length: int) -> list[list[int]]:
+def documents(llm: LLM, path: Path, count: int, length: int) -> list[Sequence[int]]:
     """Return the first tokens of documents that are long enough, projects taking turns."""
-    queues: dict[str, list[list[int]]] = {}
+    queues: dict[str, list[Sequence[int]]] = {}
     for line in path.read_text(encoding="utf-8").splitlines():
         document = json.loads(line)
         ids = llm.tokenizer.prompt(document["text"])
         if len(ids) >= length:
             queues.setdefault(document["project"], []).append(ids[:length])
-    found: list[list[int]] = []
+    found: list[Sequence[int]] = []
     while len(found) < count and any(queues.values()):
         found += [queue.pop(0) for queue in queues.values() if queue]
     return found[:count]

@@ -9,8 +9,7 @@ from deskside.config.engine import EngineOptions
 from deskside.core import SamplingParams
 from deskside.errors import CapacityError, ProfileError
 from deskside.llm import LLM, Result
-from tests.equivalence.test_engine import PROMPTS, VOCAB, opened, params, write_tokenizer
-from tests.miniature import write_miniature
+from tests.equivalence.test_engine import PROMPTS, opened, params
 
 BACKENDS: list[dict[str, object]] = [
     {"backend": "cpu"},
@@ -56,36 +55,33 @@ def test_greedy_text_of_the_built_in_model(
     assert continued(options) == expected
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("drafting")
-    write_miniature(folder, vocab=VOCAB, seed=4, drafter=True)
-    write_tokenizer(folder)
-    return folder
-
-
 def told(results: list[Result]) -> list[tuple[object, ...]]:
     return [(one.token_ids, one.acceptance) for one in results]
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.2])
-def test_bytes_and_acceptance_with_the_drafter(folder: Path, temperature: float) -> None:
+def test_bytes_and_acceptance_with_the_drafter(drafting: Path, temperature: float) -> None:
     """With one path for all rows even sampled text and every accepted proposal are the same."""
     same = {"numerics": "exact", "speculation": 3, "fallback": False}
     sampling = params(temperature=temperature, max_tokens=12)
     prompts = ["def f(x):", "x" * 40]
-    expected = told(opened(folder, **same).generate(prompts, sampling))
+    expected = told(opened(drafting, **same).generate(prompts, sampling))
     for slots, fraction in ((8, 1.0), (8, 0.28), (20, 0.28), (7 * 8, 0.28), (13, 0.0)):
         other = opened(
-            folder, backend="hybrid", fetch_fraction=fraction, expert_slots=slots, **same
+            drafting, backend="hybrid", fetch_fraction=fraction, expert_slots=slots, **same
         )
         assert told(other.generate(prompts, sampling)) == expected
 
 
-def test_company_changes_nothing_in_slots(folder: Path) -> None:
+def test_company_changes_nothing_in_slots(drafting: Path) -> None:
     """Nor does residency: requests alone, one after the other, find other experts there."""
     llm = opened(
-        folder, backend="hybrid", fetch_fraction=0.28, expert_slots=9, speculation=3, fallback=False
+        drafting,
+        backend="hybrid",
+        fetch_fraction=0.28,
+        expert_slots=9,
+        speculation=3,
+        fallback=False,
     )
     sampling = params(max_tokens=16)
     together = told(llm.generate(PROMPTS, sampling))
@@ -93,8 +89,8 @@ def test_company_changes_nothing_in_slots(folder: Path) -> None:
     assert together == alone
 
 
-def test_what_cannot_run_is_refused_before_weights_are_read(folder: Path) -> None:
+def test_what_cannot_run_is_refused_before_weights_are_read(drafting: Path) -> None:
     with pytest.raises(CapacityError, match=r"--expert-slots 7: .* need 8 slots"):
-        opened(folder, backend="fetch", expert_slots=7)
+        opened(drafting, backend="fetch", expert_slots=7)
     with pytest.raises(ProfileError, match="--fetch-fraction auto: no profile of this model"):
-        opened(folder, backend="hybrid")
+        opened(drafting, backend="hybrid")

@@ -15,8 +15,7 @@ from deskside.model.weights import load
 from deskside.ops.opset import OpSet
 from deskside.scheduler.admission import Admissions
 from deskside.scheduler.scheduler import SCORED_ROWS, Scheduler, StepLimits
-from tests.equivalence.test_engine import VOCAB, alone, opened, params, write_tokenizer
-from tests.miniature import write_miniature
+from tests.equivalence.test_engine import VOCAB, alone, opened, params
 from tests.rig import Rig
 
 PROMPTS = ["x" * 121, "q", "def f(x):", "y" * 300]
@@ -25,27 +24,14 @@ NO_TOKEN = SamplingParams(temperature=0, max_tokens=0, logprobs=3, prompt_logpro
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("scored")
-    write_miniature(folder, vocab=VOCAB, seed=4, drafter=True)
-    write_tokenizer(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def plain(folder: Path) -> LLM:
-    return opened(folder, speculation="off")
-
-
-@pytest.fixture(scope="module")
 def expected(plain: LLM) -> list[Result]:
     return [alone(plain, prompt, SCORED) for prompt in PROMPTS]
 
 
-def test_they_are_the_models_own(folder: Path) -> None:
-    llm = opened(folder, numerics="exact", speculation="off")
+def test_they_are_the_models_own(drafting: Path) -> None:
+    llm = opened(drafting, numerics="exact", speculation="off")
     rig = Rig(
-        load(Checkpoint.open(folder)),
+        load(Checkpoint.open(drafting)),
         llm.plan.spec,
         KvFormat.FP8,
         OpSet().replaced(native.bodies()),
@@ -66,9 +52,9 @@ def test_they_are_the_models_own(folder: Path) -> None:
 
 @pytest.mark.parametrize("chunk", [1, 7, 64, 128, 129, 2048])
 def test_chunks_company_and_speculation_change_no_bit(
-    folder: Path, expected: list[Result], chunk: int
+    drafting: Path, expected: list[Result], chunk: int
 ) -> None:
-    llm = opened(folder, prefill_chunk=chunk, step_tokens=chunk, speculation=3)
+    llm = opened(drafting, prefill_chunk=chunk, step_tokens=chunk, speculation=3)
     for result, want in zip(llm.generate(PROMPTS, SCORED), expected, strict=True):
         assert result.prompt_logprobs == want.prompt_logprobs
         assert result.token_ids == want.token_ids
@@ -99,8 +85,8 @@ def test_a_request_for_no_token_reads_its_prompt_and_ends(
         SamplingParams(max_tokens=0)
 
 
-def test_a_prompt_as_long_as_the_capacity_can_be_scored(folder: Path) -> None:
-    llm = opened(folder, kv_tokens=256)
+def test_a_prompt_as_long_as_the_capacity_can_be_scored(drafting: Path) -> None:
+    llm = opened(drafting, kv_tokens=256)
     result = alone(llm, "z" * 255, NO_TOKEN)
     assert len(result.prompt_logprobs) == 255
 
@@ -115,9 +101,9 @@ def test_no_step_gives_logits_to_more_prompt_rows_than_were_planned() -> None:
 
 
 def test_rows_that_are_no_numbers_end_the_request(
-    folder: Path, expected: list[Result], monkeypatch: pytest.MonkeyPatch
+    drafting: Path, expected: list[Result], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    llm = opened(folder, speculation="off")
+    llm = opened(drafting, speculation="off")
     forward = llm._runtime.engine._model.forward
 
     def broken(batch, state, *more):  # type: ignore[no-untyped-def]

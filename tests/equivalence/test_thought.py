@@ -11,8 +11,7 @@ import pytest
 from deskside.config.engine import EngineOptions
 from deskside.core import SamplingParams, Thought
 from deskside.llm import LLM
-from tests.equivalence.test_engine import VOCAB, opened, write_tokenizer
-from tests.miniature import write_miniature
+from tests.equivalence.test_engine import VOCAB, opened
 from tests.server.double import CONTROLS, scripted
 
 OPTIONS = EngineOptions(kv_tokens=2048, max_running=4, threads=1)
@@ -64,21 +63,13 @@ def test_limits_close_to_the_budget(room: int) -> None:
         assert free_places(llm) == free_places(LLM(scripted(OPTIONS)))
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("thinking")
-    write_miniature(folder, vocab=VOCAB, seed=4, drafter=True)
-    write_tokenizer(folder)
-    return folder
-
-
 @pytest.mark.parametrize("speculation", ["off", "auto"])
 @pytest.mark.parametrize("limit", [3, 8, 20])
 def test_what_follows_is_what_follows_the_same_prompt(
-    folder: Path, speculation: str, limit: int
+    drafting: Path, speculation: str, limit: int
 ) -> None:
     """Over a page and a window, in exact numerics: generated rows are computed as a prompt's."""
-    llm = opened(folder, speculation=speculation, numerics="exact")
+    llm = opened(drafting, speculation=speculation, numerics="exact")
     prompt = [1 + n % (VOCAB - 1) for n in range(121)]
     close, most = llm.tokenizer.encode("Qz"), 40
     assert len(close) > 1
