@@ -54,6 +54,7 @@ class Rings:
 
     def __init__(self, slots: int, groups: Sequence[RingGroup]) -> None:
         self._groups = tuple(groups)
+        self._rings = [group.storage.unbind(1) for group in self._groups]
         self._lengths = tuple(sorted({group.length for group in groups}))
         self._free = list(range(slots - 1, -1, -1))
         self._slots: dict[SequenceId, int] = {}
@@ -95,9 +96,13 @@ class Rings:
     def commit(self, span: Span, kept: int) -> None:
         """Scatter the kept rows from staging into the rings."""
         places = self._places.pop(span.sequence)
-        for group in self._groups:
-            if kept:
-                _scatter(group, span, kept, self._slots[span.sequence], places[group.length])
+        if kept:
+            slot = self._slots[span.sequence]
+            runs = {length: _runs(span, kept, length, places[length]) for length in self._lengths}
+            for group, rings in zip(self._groups, self._rings, strict=True):
+                for at, source, count in runs[group.length]:
+                    rows = rings[slot].narrow(1, at, count)
+                    rows.copy_(group.staging.narrow(1, source, count))
         if not self._places:
             self._staged = dict.fromkeys(self._lengths, 0)
         if span.start + kept == 0:
@@ -110,15 +115,15 @@ class Rings:
             self._free.append(slot)
 
 
-def _scatter(group: RingGroup, span: Span, kept: int, slot: int, place: int) -> None:
-    """Copy the last kept rows to their positions, in at most two runs."""
-    length = group.length
+def _runs(span: Span, kept: int, length: int, place: int) -> list[tuple[int, int, int]]:
+    """Where the last kept rows go in a ring and stand in staging, and how many; at most two."""
+    runs = []
     end = span.start + kept
     first = max(span.start, end - length)
     source = place + first - (span.end - staged(span, length))
     while first < end:
         at = first % length
-        run = min(end - first, length - at)
-        rows = group.storage.select(1, slot).narrow(1, at, run)
-        rows.copy_(group.staging.narrow(1, source, run))
-        first, source = first + run, source + run
+        count = min(end - first, length - at)
+        runs.append((at, source, count))
+        first, source = first + count, source + count
+    return runs
