@@ -3,8 +3,11 @@
 All numbers follow from span positions, page tables and ring slots. Nothing here reads a device.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -13,14 +16,18 @@ from torch import Tensor
 
 from deskside.batch import Batch, Emissions, Kinds
 from deskside.core import Span
-from deskside.layout.kv import carry_rows, entries_per_page, pages_for
+from deskside.layout.kv import carry_rows, entries_per_page, pages_for, staged_rows
 from deskside.spec import ModelSpec
 from deskside.state.pages import PageTable
-from deskside.state.rings import Rings, staged
+from deskside.state.rings import Rings
 
 __all__ = ["BatchBuilder", "bucket"]
 
 Ints = NDArray[np.int64]
+Places = NDArray[np.int32]
+
+FRAMES = 64
+"""Frames of batches that are kept; a step usually has the shape of one not long before it."""
 
 
 def bucket(count: int) -> int:
@@ -31,6 +38,28 @@ def bucket(count: int) -> int:
             return size * 3 // 2
         size *= 2
     return size
+
+
+class _Shape(NamedTuple):
+    """What a span adds to the frame of a batch; the same step after step while nothing joins."""
+
+    rows: int
+    certain: int
+    samples: bool
+    generated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    """What follows from the shapes of a batch's spans alone, wherever they stand."""
+
+    firsts: tuple[int, ...]
+    """The row of the batch that each span begins with."""
+    span: Tensor
+    kinds: Kinds
+    stage: Mapping[int, Tensor]
+    sampled: Tensor
+    """[n] int64, rows that are sampled from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +90,8 @@ class BatchBuilder:
         self._rings = rings
         self._ratios = tuple(sorted({ratio for ratio in spec.ratios if ratio}))
         self._lengths = tuple(sorted({spec.window, *(carry_rows(r) for r in self._ratios)}))
+        self._wheels = {n: np.arange(2 * n, dtype=np.int32) % n for n in self._lengths}
+        self._frame = lru_cache(FRAMES)(self._frame_of)
 
     def build(
         self,
@@ -78,48 +109,65 @@ class BatchBuilder:
             prompts: length of each span's prompt: a span from there on is generated, also with
                 the anchor alone; without it all rows are prompt rows.
         """
-        rows = list(_placed(spans))
-        counts = [span.rows for span in spans]
+        frame = self._frame(self._shapes(spans, prompts))
+        rows = [_Rows(*part) for part in zip(spans, range(len(spans)), frame.firsts, strict=True)]
         positions = np.concatenate([np.arange(span.start, span.end) for span in spans])
-        if logit_rows is None:
-            logit_rows = _sampled(rows)
-        visible = {ratio: (positions + 1) // ratio for ratio in self._ratios}
+        longest = max(span.end for span in spans)
+        behind = positions + 1
         return Batch(
             ids=_long(ids),
             positions=torch.from_numpy(positions),
-            span=torch.from_numpy(np.arange(len(rows)).repeat(counts)),
-            kinds=self._kinds(spans, prompts),
+            span=frame.span,
+            kinds=frame.kinds,
             slots=_long([self._rings.slot(span.sequence) for span in spans]),
             window_index=torch.from_numpy(self._window_index(rows)),
-            page_table=torch.from_numpy(self._page_table(spans)),
+            page_table=torch.from_numpy(self._page_table(spans, pages_for(longest))),
             emissions=self._emissions(rows),
-            visible={ratio: torch.from_numpy(seen) for ratio, seen in visible.items()},
-            most_visible={ratio: max(s.end for s in spans) // ratio for ratio in self._ratios},
-            stage={length: torch.from_numpy(_stage(rows, length)) for length in self._lengths},
-            logit_rows=_long(logit_rows),
+            visible={ratio: torch.from_numpy(behind // ratio) for ratio in self._ratios},
+            most_visible={ratio: longest // ratio for ratio in self._ratios},
+            stage=frame.stage,
+            logit_rows=frame.sampled if logit_rows is None else _long(logit_rows),
         )
 
-    def _kinds(self, spans: Sequence[Span], prompts: Sequence[int] | None) -> Kinds:
+    def _shapes(self, spans: Sequence[Span], prompts: Sequence[int] | None) -> tuple[_Shape, ...]:
         generated = [self._exact] * len(spans)
         if prompts is not None and not self._exact and not self._floats:
             generated = [s.start >= prompt for s, prompt in zip(spans, prompts, strict=True)]
-        return Kinds.of(np.array(generated).repeat([span.rows for span in spans]))
+        return tuple(
+            _Shape(span.rows, span.certain, span.samples, own)
+            for span, own in zip(spans, generated, strict=True)
+        )
 
-    def _window_index(self, rows: Sequence[_Rows]) -> NDArray[np.int32]:
+    def _frame_of(self, shapes: tuple[_Shape, ...]) -> _Frame:
+        counts = [shape.rows for shape in shapes]
+        ends = list(accumulate(counts))
+        firsts = tuple(end - count for end, count in zip(ends, counts, strict=True))
+        generated = np.array([shape.generated for shape in shapes])
+        sampled: list[int] = []
+        for shape, first, end in zip(shapes, firsts, ends, strict=True):
+            if shape.samples:
+                sampled += range(first + shape.certain - 1, end)
+        return _Frame(
+            firsts,
+            torch.from_numpy(np.arange(len(shapes)).repeat(counts)),
+            Kinds.of(generated.repeat(counts)),
+            {length: torch.from_numpy(_stage(ends, counts, length)) for length in self._lengths},
+            _long(sampled),
+        )
+
+    def _window_index(self, rows: Sequence[_Rows]) -> Places:
         """A row's keys are those of the row before it, moved on by one."""
         window = self._spec.window
         index = np.empty((rows[-1].first + rows[-1].span.rows, window), dtype=np.int32)
         for part in rows:
-            span = part.span
-            seen = np.arange(span.start + 1 - window, span.end)
-            steps = np.arange(span.rows)[:, None] + np.arange(window)
-            keys = _source(part, seen, window, len(rows)).astype(np.int32)
-            keys.take(steps, out=index[part.first : part.first + span.rows], mode="clip")
+            count = part.span.rows
+            keys = self._places(part, part.span.start + 1 - window, window, len(rows))
+            moved: Places = np.ndarray((count, window), np.int32, keys, strides=2 * keys.strides)
+            index[part.first : part.first + count] = moved
         return index
 
-    def _page_table(self, spans: Sequence[Span]) -> Ints:
-        width = bucket(max(pages_for(span.end) for span in spans))
-        table = np.full((len(spans), width), self._pages.pages, dtype=np.int64)
+    def _page_table(self, spans: Sequence[Span], most: int) -> Ints:
+        table = np.full((len(spans), bucket(most)), self._pages.pages, dtype=np.int64)
         for index, span in enumerate(spans):
             pages = self._pages.table(span.sequence)
             table[index, : len(pages)] = pages
@@ -138,13 +186,14 @@ class BatchBuilder:
         per_page = entries_per_page(ratio)
         sources, targets, positions = [], [], []
         for part in parts:
-            entries = np.arange(part.span.start // ratio, part.span.end // ratio)
-            pooled = entries[:, None] * ratio + np.arange(ratio - length, ratio)
-            sources.append(_source(part, pooled, length, spans))
+            first = part.span.start // ratio
+            entries = np.arange(first, part.span.end // ratio)
+            places = self._places(part, (first + 1) * ratio - length, length, spans)
+            sources.append(places[(entries - first)[:, None] * ratio + np.arange(length)])
             table = np.array(self._pages.table(part.span.sequence))
             targets.append(table[entries // per_page] * per_page + entries % per_page)
             positions.append(entries * ratio)
-        source = np.concatenate(sources)
+        source = np.concatenate(sources).astype(np.int64)
         return Emissions(
             source=torch.from_numpy(source.clip(min=0)),
             absent=torch.from_numpy(source < 0),
@@ -152,37 +201,30 @@ class BatchBuilder:
             positions=torch.from_numpy(np.concatenate(positions)),
         )
 
+    def _places(self, part: _Rows, begin: int, length: int, spans: int) -> Places:
+        """Where the rows from position `begin` to the span's end stand; -1 before the first token.
+
+        History, of which less than `length` rows are asked for, stands in the spans' rings of that
+        length; the batch's own rows stand behind all rings.
+        """
+        span = part.span
+        history = span.start - begin
+        assert 0 <= history < length
+        at = begin % length
+        own = spans * length + part.first
+        places = np.empty(span.end - begin, dtype=np.int32)
+        np.add(self._wheels[length][at : at + history], part.index * length, out=places[:history])
+        places[: max(0, -begin)] = -1
+        places[history:] = np.arange(own, own + span.rows)
+        return places
+
 
 def _long(numbers: Sequence[int]) -> Tensor:
     return torch.from_numpy(np.array(numbers, dtype=np.int64))
 
 
-def _placed(spans: Sequence[Span]) -> Iterator[_Rows]:
-    first = 0
-    for index, span in enumerate(spans):
-        yield _Rows(span, index, first)
-        first += span.rows
-
-
-def _sampled(rows: Sequence[_Rows]) -> list[int]:
-    wanted: list[int] = []
-    for part in rows:
-        if part.span.samples:
-            last = part.first + part.span.certain - 1
-            wanted.extend(range(last, part.first + part.span.rows))
-    return wanted
-
-
-def _source(part: _Rows, positions: Ints, length: int, spans: int) -> Ints:
-    """Where rows at these positions stand: in the spans' rings, then in the batch; -1 nowhere."""
-    own = spans * length + part.first + positions - part.span.start
-    ring = part.index * length + positions % length
-    return np.where(positions >= part.span.start, own, np.where(positions < 0, -1, ring))
-
-
-def _stage(rows: Sequence[_Rows], length: int) -> Ints:
-    ends = [part.first + part.span.rows for part in rows]
-    counts = [staged(part.span, length) for part in rows]
+def _stage(ends: Sequence[int], counts: Sequence[int], length: int) -> Ints:
+    kept = (min(count, staged_rows(length)) for count in counts)
     return np.concatenate(
-        [np.arange(end - count, end) for end, count in zip(ends, counts, strict=True)]
+        [np.arange(end - count, end) for end, count in zip(ends, kept, strict=True)]
     )
