@@ -187,6 +187,10 @@ void route(Address logits, int rows, int experts, Address bias, int topk, float 
                      at<std::int64_t>(ids), at<float>(weights)});
 }
 
+void best(Address x, int rows, int columns, Address out) {
+    kernels().best({at<Floats>(x), rows, columns, at<std::int64_t>(out)});
+}
+
 void pool_rows(Address values, Address scores, Address absent, int entries, int length, int width,
                std::ptrdiff_t entry_stride, std::ptrdiff_t row_stride, Address out) {
     kernels().pool({at<Floats>(values), at<Floats>(scores), at<const bool>(absent), entries, length,
@@ -306,6 +310,7 @@ NB_MODULE(_native, module) {
     module.def("rope", rope, free);
     module.def("swiglu", swiglu, free);
     module.def("route", route, free);
+    module.def("best", best, free);
     module.def("pool", pool_rows, free);
     module.def("select", select_columns, free);
     module.def("encode_fp8_rows", recode_rows<&Kernels::encode_fp8_rows>, free);

@@ -228,6 +228,14 @@ struct ReadCall {
     std::uint64_t* sum;
 };
 
+// The first place of each row's highest number; -1 where a number of the row is NaN or infinite.
+struct BestCall {
+    const float* x;
+    int rows;
+    int columns;
+    std::int64_t* out;
+};
+
 struct Kernels {
     const char* name;
     void (*linear)(const LinearCall&);
@@ -249,6 +257,7 @@ struct Kernels {
     void (*decode_mxfp4_rows)(const RowsCall&);
     void (*hadamard)(const HadamardCall&);
     void (*read)(const ReadCall&);
+    void (*best)(const BestCall&);
 };
 
 // The tiers this build holds; those not for this processor are null.

@@ -24,6 +24,7 @@
 #include "read.inl"
 #include "route.inl"
 #include "codec.inl"
+#include "best.inl"
 
 #define DESKSIDE_PASTE(tier, suffix) tier##suffix
 #define DESKSIDE_NAME(tier, suffix) DESKSIDE_PASTE(tier, suffix)
@@ -54,6 +55,7 @@ const Kernels* DESKSIDE_NAME(DESKSIDE_TIER, _kernels)() {
         DESKSIDE_TIER::decode_mxfp4_rows,
         DESKSIDE_TIER::hadamard,
         DESKSIDE_TIER::read,
+        DESKSIDE_TIER::best,
     };
     return &table;
 }

@@ -141,6 +141,7 @@ def samples(rows: int) -> dict[str, list[tuple[tuple[Any, ...], tuple[int, ...]]
         "moe": [((x, chosen, shares, *banks, windows), (0, 1, 2))],
         "expert_sums": [((x, chosen, shares, *banks, windows), (0, 1, 2))],
         "finish_experts": [((sums, windows, x, chosen, shares), (0, 2, 3, 4))],
+        "best": [((floats(rows, vocab).round(decimals=1),), (0,)) for vocab in (1, 21, 2048)],
     }
 
 

@@ -32,6 +32,7 @@ from deskside.engine.verify import Answer, Proposal, Question, judge
 from deskside.errors import LostRankError, LostWorkerError
 from deskside.injection import Act, Probe, Site
 from deskside.model.flash import Flash
+from deskside.ops.sample import best
 from deskside.speculate.policy import Policy
 from deskside.speculate.stop import StopRule
 from deskside.state.kv import KvState
@@ -54,6 +55,7 @@ class Engine:
         speculation: Speculation,
         lead: Lead | None = None,
         probe: Probe | None = None,
+        choose: Callable[[Tensor], Tensor] = best,
     ) -> None:
         self._model = model
         self._state = state
@@ -64,6 +66,7 @@ class Engine:
         self._speculation = speculation
         self._lead = lead or Alone()
         self._probe = probe or Probe()
+        self._choose = choose
         self._live: dict[SequenceId, Live] = {}
 
     @property
@@ -121,7 +124,10 @@ class Engine:
             self._probe.at(Site.DRAFT)
             proposals = self._speculation.propose(spans, drafting, self._live)
         self._lead.chosen([proposal.ids for proposal in proposals])
-        spans = [replace(s, proposals=len(p.ids)) for s, p in zip(spans, proposals, strict=True)]
+        spans = [
+            replace(span, proposals=len(proposal.ids)) if proposal.ids else span
+            for span, proposal in zip(spans, proposals, strict=True)
+        ]
         with self._lead.together("reserve"):
             self._probe.at(Site.RESERVE)
         with self._ledger.open(spans) as transaction:
@@ -155,7 +161,7 @@ class Engine:
         request = admission.request
         assert request.params.seed is not None, "a request has its seed when it is admitted"
         stop = self._stop_rule(request)
-        policy = Policy(request.params, stop.ends)
+        policy = Policy(request.params, stop.ends, self._choose)
         self._owners.tokens.admit(admission.sequence, request.prompt)
         self._lead.admitted(admission)
         self._live[admission.sequence] = Live(

@@ -7,6 +7,8 @@ a request asks.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -33,6 +35,7 @@ class Proposal:
     """[k, vocab] float64, what they were drawn from; not looked at by a greedy request."""
 
     @staticmethod
+    @cache
     def none() -> "Proposal":
         """Return a proposal of no token."""
         return Proposal((), torch.empty(0, dtype=torch.int64), torch.empty(0, 0).double())
@@ -85,15 +88,18 @@ def judge(logits: Tensor, questions: Sequence[Question]) -> list[Answer]:
     Raises:
         NanLogitsError: a question's rows hold something else than numbers.
     """
-    parts = logits.split([question.rows for question in questions])
+    ends = accumulate(question.rows for question in questions)
+    parts = [
+        logits.narrow(0, end - question.rows, question.rows)
+        for end, question in zip(ends, questions, strict=True)
+    ]
     packed = [_answer(rows, one) for rows, one in zip(parts, questions, strict=True)]
     asks = [
         Ask(rows, one.proposal.tokens, verdict, one.live.request.params.logprobs or 0)
         for rows, one, verdict in zip(parts, questions, packed, strict=True)
         if one.asks
     ]
-    sound = [_sound(rows, verdict) for rows, verdict in zip(parts, packed, strict=True)]
-    verdicts = Verdict.read(torch.stack(sound))
+    verdicts = Verdict.read(torch.stack(packed))
     if any(verdict.token < 0 for verdict in verdicts):
         raise NanLogitsError("the model's output is not a number (NaN or infinite)")
     numbers = read(asks)
@@ -107,11 +113,15 @@ def _sound(logits: Tensor, verdict: Tensor) -> Tensor:
     """Return the verdict, or -1 where the logits are no numbers: known without another read."""
     # float32 numbers can't overflow a float64 sum; what is not finite, minus itself, is NaN.
     total = logits.sum(dtype=torch.float64)
-    return torch.where(total - total == 0, verdict, -1)
+    return verdict.masked_fill_((total - total).ne(0), -1)
 
 
 def _answer(logits: Tensor, question: Question) -> Tensor:
-    """Return accepted proposals and the next token, [2] int64."""
+    """Return accepted proposals and the next token, [2] int64; no token where logits are none.
+
+    A greedy block is spoiled by the rows up to its token alone: what stands behind a rejection
+    would not have been computed without speculation.
+    """
     history = question.history(logits.shape[1])
     tokens = question.proposal.tokens
     live = question.live
@@ -122,4 +132,4 @@ def _answer(logits: Tensor, question: Question) -> Tensor:
         live.seed, live.request.choice, len(question.known), tokens.shape[0]
     )
     drafted = question.proposal.laws if tokens.shape[0] else laws[:0]
-    return accept(laws, drafted, tokens, uniforms)
+    return _sound(logits, accept(laws, drafted, tokens, uniforms))

@@ -18,9 +18,11 @@ from deskside.kernels.index import hadamard, index_scores, select
 from deskside.kernels.linear import grouped_linear, linear, linears, rms_norm
 from deskside.kernels.rotary import rope
 from deskside.kernels.route import route, route_hashed, swiglu
+from deskside.kernels.sample import best
 
 __all__ = [
     "attend",
+    "best",
     "bodies",
     "expert_sums",
     "finish_experts",
@@ -80,4 +82,5 @@ def bodies() -> Mapping[str, Callable[..., Any]]:
         "moe": moe,
         "expert_sums": expert_sums,
         "finish_experts": finish_experts,
+        "best": best,
     }

@@ -15,6 +15,7 @@ from deskside.ops import hyper, index, integer_moe, rotary
 from deskside.ops import linear as matrices
 from deskside.ops import moe as experts
 from deskside.ops import route as routing
+from deskside.ops import sample as sampling
 
 __all__ = ["OpSet"]
 
@@ -43,6 +44,7 @@ class OpSet:
     moe: Callable[..., Tensor] = experts.moe
     expert_sums: Callable[..., Tensor] = integer_moe.expert_sums
     finish_experts: Callable[..., Tensor] = integer_moe.finish_experts
+    best: Callable[[Tensor], Tensor] = sampling.best
 
     def replaced(self, bodies: Mapping[str, Callable[..., Any]]) -> Self:
         """Return the set with faster bodies in place of definitions.

@@ -7,12 +7,20 @@ Ties go to the lower token.
 import torch
 from torch import Tensor
 
-__all__ = ["greedy", "target_distribution"]
+__all__ = ["best", "greedy", "target_distribution"]
 
 
 def greedy(logits: Tensor) -> Tensor:
     """Return the lowest token of the highest logit: [rows, vocab] -> [rows] int64."""
     return logits.argmax(1)  # of equals the first, as torch documents
+
+
+def best(logits: Tensor) -> Tensor:
+    """Return the greedy choice as `greedy` does, but -1 for a row that is not all numbers.
+
+    A row with a NaN or an infinity has no choice to be trusted.
+    """
+    return greedy(logits).masked_fill(~logits.isfinite().all(1), -1)
 
 
 def target_distribution(logits: Tensor, temperature: float, top_k: int, top_p: float) -> Tensor:

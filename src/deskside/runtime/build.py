@@ -123,6 +123,7 @@ def leading(
             speculation,
             lead,
             held.probe,
+            held.ops.best,
         ),
         state_bytes=held.state_bytes,
         ensemble=ensemble,

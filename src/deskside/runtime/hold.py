@@ -52,6 +52,7 @@ class Held:
     own: RankPlace
     reports: tuple[RankReport, ...]
     """Of all ranks."""
+    ops: OpSet
     target: Flash
     state: KvState
     owners: Owners
@@ -124,6 +125,7 @@ def hold(
         placement=placement,
         reports=gathered(group, report),
         own=own,
+        ops=ops,
         target=target,
         state=state,
         owners=owners,

@@ -15,14 +15,14 @@ Row r of a verification stands behind proposals 0..r-1, and counts them as outpu
 """
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from deskside.core import SamplingParams
-from deskside.ops.sample import greedy, target_distribution
+from deskside.ops.sample import best, greedy, target_distribution
 
 __all__ = ["History", "Policy"]
 
@@ -57,13 +57,20 @@ class History:
 class Policy:
     """The law of one request's tokens."""
 
-    def __init__(self, params: SamplingParams, ends: Collection[int] = ()) -> None:
+    def __init__(
+        self,
+        params: SamplingParams,
+        ends: Collection[int] = (),
+        choose: Callable[[Tensor], Tensor] = best,
+    ) -> None:
         """Prepare a request's policy.
 
         Args:
             params: what the request asks for.
             ends: tokens that end it, kept away until `min_tokens` were emitted.
+            choose: the body of `ops.sample.best`.
         """
+        self._choose = choose
         self._params = params
         self._ends = torch.tensor(sorted(ends), dtype=torch.int64)
         self._biased = torch.tensor([token for token, _ in params.logit_bias], dtype=torch.int64)
@@ -144,11 +151,15 @@ class Policy:
         )
 
     def best(self, logits: Tensor, proposals: Tensor, history: History | None = None) -> Tensor:
-        """Return the argmax tokens [rows] int64 of consecutive rows; arguments as `laws` takes."""
+        """Return the argmax tokens [rows] int64 of consecutive rows; arguments as `laws` takes.
+
+        A row of logits that are not all numbers has -1.
+        """
+        chosen = self._choose(logits)
         if not self.needs_history and not self._params.logit_bias:
-            return greedy(logits)
+            return chosen
         rows = [
             self.adjust(row, history and history.after(proposals[:r]))
             for r, row in enumerate(logits)
         ]
-        return greedy(torch.stack(rows))
+        return torch.where(chosen < 0, chosen, greedy(torch.stack(rows)))
