@@ -11,8 +11,8 @@
 #include <string>
 
 #include "dispatch.hpp"
+#include "exchange.hpp"
 #include "pool.hpp"
-#include "signals.hpp"
 #include "select.hpp"
 
 namespace nb = nanobind;
@@ -240,10 +240,19 @@ std::vector<int> set_crew(const std::vector<pool::Cpus>& workers, bool caller_wo
 
 void touch(Address memory, std::size_t bytes) { pool::touch(at<unsigned char>(memory), bytes); }
 
-void post(Address word, std::uint32_t count) { signals::post(at<signals::Word>(word), count); }
-
-bool wait(Address word, std::uint32_t least, double spin_seconds, double seconds) {
-    return signals::wait(at<signals::Word>(word), least, spin_seconds, seconds);
+// `parts` holds three numbers each: an address, bytes, and where in the place they go.
+bool exchange_parts(Address memory, std::size_t line, std::size_t place, int ranks, int rank,
+                    std::uint32_t turn, const std::vector<std::size_t>& parts, bool writes,
+                    int first, int last, double spin_seconds, double seconds) {
+    constexpr std::size_t kMost = 8;
+    exchange::Part listed[kMost];
+    const std::size_t count = parts.size() / 3;
+    if (count > kMost) throw std::invalid_argument("too many parts for one exchange");
+    for (std::size_t i = 0; i < count; ++i)
+        listed[i] = {at<const unsigned char>(parts[3 * i]), parts[3 * i + 1], parts[3 * i + 2]};
+    return exchange::pass({at<unsigned char>(memory), line, place, ranks},
+                          {rank, turn, writes, first, last, listed, static_cast<int>(count)},
+                          spin_seconds, seconds);
 }
 
 // Lets an exception reach Python as one of the package's own errors.
@@ -322,8 +331,8 @@ NB_MODULE(_native, module) {
     module.def("read_blocks", read_blocks, free);
     module.def("hadamard", hadamard, free);
     module.def("read", read_bytes, free);
-    module.def("post", post, "Set a count that other processes wait for.");
-    module.def("wait", wait, free, "Wait for a count; false when the seconds are over.");
+    module.def("exchange", exchange_parts, free,
+               "Pass parts to other ranks and wait for theirs; false when the seconds are over.");
 
     // Workers must be gone before the interpreter unloads this library.
     nb::module_::import_("atexit").attr("register")(

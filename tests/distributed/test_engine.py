@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from deskside.checkpoint.index import Checkpoint
 from deskside.config.engine import EngineOptions
-from deskside.core import FinishReason, SamplingParams
+from deskside.core import FinishReason, SamplingParams, StepOutput, StepPlan
 from deskside.engine.engine import Engine
 from deskside.engine.follower import Follower
 from deskside.engine.verify import judge
@@ -66,6 +67,35 @@ def test_the_text_of_several_ranks(folder: Path, case: str) -> None:
         expected = texts(alone)
     for ranks in (2, 4):
         assert led(folder, options(ranks, **CASES[case]), texts) == expected
+
+
+@pytest.mark.parametrize("drafted", [False, True])
+def test_what_a_token_costs_in_exchanges(folder: Path, drafted: bool) -> None:
+    """Two a layer, the embedding, the logits, work and word; a draft adds its own and a choice."""
+    case = options(2, speculation=1 if drafted else "off", fallback="off")
+    spec = Checkpoint.open(folder).spec
+    assert spec.drafter is not None
+    stages, places = spec.drafter.stages, spec.drafter.block
+    each = 2 * len(spec.ratios) + 2 + 2
+    each += drafted * (1 + 2 * stages + 3 * places + 1)
+
+    def counted(llm: LLM) -> list[int]:
+        group, engine, found = llm._runtime.ensemble.group, llm._runtime.engine, []
+        step = engine.step
+
+        def one(plan: StepPlan) -> StepOutput:
+            before = group.traffic.calls
+            output = step(plan)
+            found.append(group.traffic.calls - before)
+            return output
+
+        engine.step = one  # type: ignore[method-assign]
+        llm.generate(["abc"], SamplingParams(temperature=0, max_tokens=9, ignore_eos=True))
+        return found
+
+    prompt, *steps, _last = led(folder, case, counted)
+    assert set(steps) == {each}
+    assert prompt == 2 * len(spec.ratios) + 2 + 2
 
 
 def test_a_stream_that_is_left_and_one_that_ends_give_everything_back(folder: Path) -> None:

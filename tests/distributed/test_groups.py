@@ -1,6 +1,7 @@
 """What goes between ranks, over shared memory and over gloo: every byte, in order, or an error."""
 
 import contextlib
+import gc
 import multiprocessing
 import os
 import threading
@@ -20,7 +21,7 @@ from deskside.distributed.group import ALONE, LEADER, Group
 from deskside.distributed.shared import Room, SharedGroup
 from deskside.distributed.trace import Trace
 from deskside.errors import LostRankError
-from deskside.kernels.signals import NativeSignals
+from deskside.kernels.exchange import exchange
 
 RANKS = 3
 SECONDS = 20.0
@@ -33,7 +34,7 @@ Make = Callable[[int], Group]
 def over_memory(seconds: float = SECONDS) -> Iterator[Make]:
     descriptor = Room.create(RANKS)
     try:
-        yield lambda rank: SharedGroup(Room.open(descriptor, RANKS), rank, NativeSignals(), seconds)
+        yield lambda rank: SharedGroup(Room.open(descriptor, RANKS), rank, exchange, seconds)
     finally:
         os.close(descriptor)
 
@@ -78,7 +79,7 @@ def test_every_exchange_brings_every_byte(make: Make) -> None:
         group.settle(SECONDS, spin=True)
         for turn, nbytes in enumerate(SIZES * 2):
             own = part(group.rank, nbytes, turn)
-            found = group.gather(own)
+            (found,) = group.gather(own)
             for rank, one in enumerate(found):
                 assert one.equal(part(rank, nbytes, turn))
             collected = group.collect(own)
@@ -98,9 +99,27 @@ def test_parts_keep_their_type_and_shape(make: Make) -> None:
     def body(group: Group) -> None:
         for dtype in (torch.int16, torch.int32, torch.int64, torch.float32, torch.bfloat16):
             own = torch.arange(6).view(2, 3).to(dtype) + group.rank
-            for rank, one in enumerate(group.gather(own)):
+            for rank, one in enumerate(group.gather(own)[0]):
                 assert one.dtype is dtype
                 assert one.equal(torch.arange(6).view(2, 3).to(dtype) + rank)
+
+    together(make, body)
+
+
+def test_several_parts_go_in_one_exchange(make: Make) -> None:
+    """Parts of other types and odd sizes beside each other, and some larger than a place."""
+    shapes = [(3,), (2, 5), (shared.PLACE // 8 + 3,)]
+
+    def body(group: Group) -> None:
+        calls = group.traffic.calls
+        for turn in range(4):
+            sent = [part(rank, 1 + 10 * turn, turn) for rank in range(RANKS)]
+            sums = [torch.full(shapes[turn % 3], 2**40 + rank) for rank in range(RANKS)]
+            found = group.gather(sent[group.rank], sums[group.rank])
+            for expected, got in zip((sent, sums), found, strict=True):
+                assert [one.dtype for one in got] == [one.dtype for one in expected]
+                assert all(a.equal(b) for a, b in zip(expected, got, strict=True))
+        assert group.traffic.calls - calls == 4
 
     together(make, body)
 
@@ -127,7 +146,7 @@ def test_a_slow_rank_is_waited_for_and_overtaken_by_none(make: Make) -> None:
             record = str(turn).encode() if group.rank == LEADER else None
             assert group.tell(record) == str(turn).encode()
             if turn % 5 == 0:
-                found = group.gather(torch.tensor([turn, group.rank]))
+                (found,) = group.gather(torch.tensor([turn, group.rank]))
                 assert [one.tolist() for one in found] == [[turn, r] for r in range(RANKS)]
 
     together(make, body)
@@ -155,7 +174,7 @@ def test_a_rank_that_does_not_answer_is_lost(transport: str) -> None:
 def test_a_leader_that_tells_waits_for_nobody_without_an_end() -> None:
     """A place is written again only when all have begun the exchange after it."""
     descriptor = Room.create(2)
-    group = SharedGroup(Room.open(descriptor, 2), LEADER, NativeSignals(), 0.3)
+    group = SharedGroup(Room.open(descriptor, 2), LEADER, exchange, 0.3)
     os.close(descriptor)
     group.tell(b"one")
     with pytest.raises(LostRankError):
@@ -171,7 +190,7 @@ def test_the_leader_looks_after_its_ranks_while_it_waits() -> None:
             raise LostRankError("rank 1 got SIGKILL")
 
     descriptor = Room.create(2)
-    group = SharedGroup(Room.open(descriptor, 2), LEADER, NativeSignals(), 60.0, None, lost)
+    group = SharedGroup(Room.open(descriptor, 2), LEADER, exchange, 60.0, None, lost)
     os.close(descriptor)
     with pytest.raises(LostRankError, match="got SIGKILL"):
         group.gather(torch.zeros(4))
@@ -179,7 +198,7 @@ def test_the_leader_looks_after_its_ranks_while_it_waits() -> None:
 
 
 def _echo(descriptor: int, pipe: Connection) -> None:
-    group = SharedGroup(Room.open(descriptor, 2), 1, NativeSignals(), SECONDS)
+    group = SharedGroup(Room.open(descriptor, 2), 1, exchange, SECONDS)
     group.settle(SECONDS, spin=True)
     while (record := group.tell(None)) != b"leave":
         group.gather(torch.frombuffer(bytearray(record), dtype=torch.uint8))
@@ -190,17 +209,18 @@ def _echo(descriptor: int, pipe: Connection) -> None:
 def test_two_processes_share_memory() -> None:
     descriptor = Room.create(2)
     ours, theirs = multiprocessing.Pipe()
+    gc.collect()  # a group over gloo can't be let go of in a child, which has none of its threads
     context = multiprocessing.get_context("fork")
     child = context.Process(target=_echo, args=(descriptor, theirs), daemon=True)
     child.start()
     try:
-        group = SharedGroup(Room.open(descriptor, 2), LEADER, NativeSignals(), SECONDS)
+        group = SharedGroup(Room.open(descriptor, 2), LEADER, exchange, SECONDS)
         group.settle(SECONDS, spin=True)
         for turn in range(500):
             record = bytes([turn % 256]) * (1 + turn)
             group.tell(record)
             own = torch.zeros(1 + turn, dtype=torch.uint8)
-            assert group.gather(own)[1].numpy().tobytes() == record
+            assert group.gather(own)[0][1].numpy().tobytes() == record
         group.tell(b"leave")
         assert ours.poll(SECONDS)
     finally:
@@ -231,7 +251,7 @@ def test_a_trace_says_which_exchange(tmp_path: Path) -> None:
 
 def test_one_rank_has_what_it_gives() -> None:
     own = torch.arange(3)
-    assert ALONE.gather(own)[0] is own
+    assert ALONE.gather(own, own)[1][0] is own
     assert ALONE.collect(own)[0] is own
     assert ALONE.share(own) is own
     assert ALONE.tell(b"x") == b"x"

@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-import torch
 from torch import Tensor
 
 from deskside.distributed.group import LEADER, Traffic
@@ -21,7 +20,7 @@ class Table:
     def __init__(self, ranks: int) -> None:
         self.ranks = ranks
         self.barrier = threading.Barrier(ranks, timeout=PATIENCE)
-        self.parts: list[Tensor] = [torch.empty(0)] * ranks
+        self.parts: list[list[Tensor]] = [[]] * ranks
         self.record = b""
 
 
@@ -40,24 +39,27 @@ class ThreadGroup:
     def enter(self, doing: str) -> None:
         """Note nothing."""
 
-    def gather(self, part: Tensor) -> Sequence[Tensor]:
-        assert part.is_contiguous()
-        self.traffic.add(part.nbytes)
-        self._table.parts[self.rank] = self.noise(part).clone()
+    def gather(self, *parts: Tensor) -> Sequence[Sequence[Tensor]]:
+        assert all(part.is_contiguous() for part in parts)
+        self.traffic.add(sum(part.nbytes for part in parts))
+        self._table.parts[self.rank] = [self.noise(part).clone() for part in parts]
         self._wait()
-        found = list(self._table.parts)
-        assert {(p.shape, p.dtype) for p in found} == {(part.shape, part.dtype)}
+        found = [list(column) for column in zip(*self._table.parts, strict=True)]
+        for part, column in zip(parts, found, strict=True):
+            assert {(p.shape, p.dtype) for p in column} == {(part.shape, part.dtype)}
         self._wait()
         return found
 
     def collect(self, part: Tensor) -> Sequence[Tensor]:
-        found = self.gather(part)
+        (found,) = self.gather(part)
         return found if self.rank == LEADER else ()
 
     def share(self, numbers: Tensor) -> Tensor:
-        return self.gather(numbers)[LEADER]
+        (found,) = self.gather(numbers)
+        return found[LEADER]
 
     def tell(self, record: bytes | None) -> bytes:
+        self.traffic.add(len(record or b""))
         if record is not None:
             self._table.record = record
         self._wait()

@@ -133,13 +133,17 @@ class GlooGroup:
         """Note what this rank is about to do."""
         self._doing = doing
 
-    def gather(self, part: Tensor) -> Sequence[Tensor]:
-        """Return the parts of all ranks, by rank."""
-        assert part.is_contiguous()
-        parts = [torch.empty_like(part) for _ in range(self.ranks)]
-        own, places = _bytes(part), [_bytes(place) for place in parts]
-        self._done(lambda: self._steps.allgather([places], [own]).wait(), part.nbytes)
-        return parts
+    def gather(self, *parts: Tensor) -> Sequence[Sequence[Tensor]]:
+        """Return every part of all ranks, by rank."""
+        assert all(part.is_contiguous() for part in parts)
+        own = torch.cat([_bytes(part) for part in parts])
+        places = [torch.empty_like(own) for _ in range(self.ranks)]
+        self._done(lambda: self._steps.allgather([places], [own]).wait(), own.nbytes)
+        found = [place.split([part.nbytes for part in parts]) for place in places]
+        return [
+            [pieces[i].clone().view(part.dtype).view(part.shape) for pieces in found]
+            for i, part in enumerate(parts)
+        ]
 
     def collect(self, part: Tensor) -> Sequence[Tensor]:
         """Return the parts of all ranks to the leader, and nothing to others."""

@@ -59,11 +59,13 @@ class Group(Protocol):
         """Note what this rank is about to do: the words for it, should it be lost."""
         ...
 
-    def gather(self, part: Tensor) -> Sequence[Tensor]:
-        """Return the parts of all ranks, by rank; they may be overwritten by the next call.
+    def gather(self, *parts: Tensor) -> Sequence[Sequence[Tensor]]:
+        """Exchange parts, in one message; of each return all ranks', by rank.
+
+        What is returned may be overwritten by the next call.
 
         Args:
-            part: contiguous, of the same shape and type on every rank.
+            parts: contiguous, of the same shapes and types on every rank.
 
         Raises:
             LostRankError: a rank is gone, or is not there in time.
@@ -108,9 +110,9 @@ class Alone:
     def enter(self, doing: str) -> None:
         """Note nothing."""
 
-    def gather(self, part: Tensor) -> Sequence[Tensor]:
-        """Return the one part."""
-        return (part,)
+    def gather(self, *parts: Tensor) -> Sequence[Sequence[Tensor]]:
+        """Return the one rank's parts."""
+        return [(part,) for part in parts]
 
     def collect(self, part: Tensor) -> Sequence[Tensor]:
         """Return the one part."""

@@ -17,7 +17,7 @@ from deskside.engine.speculation import Speculation
 from deskside.errors import CapacityError, RankDisagreementError
 from deskside.model.flash import Flash
 from deskside.state.kv import KvState
-from deskside.wire.ranks import RECORD, Choice, Leave, Word, Work
+from deskside.wire.ranks import Choice, Leave, Record, Word, Work, unpack
 
 __all__ = ["Follower"]
 
@@ -53,14 +53,14 @@ class Follower:
         """
         while True:
             self._group.enter("waiting for work")
-            record = RECORD.validate_json(self._group.tell(None))
+            record = self._heard()
             match record:
                 case Work():
                     self._step(record)
                 case Leave():
                     return
                 case _:
-                    raise RankDisagreementError(f"rank {self._group.rank} was told {record.kind}")
+                    raise RankDisagreementError(f"rank {self._group.rank} was told {record}")
 
     def _step(self, work: Work) -> None:
         self._group.enter(f"step {work.step}")
@@ -76,10 +76,9 @@ class Follower:
             )
         if not spans:
             return
-        self._speculation.follow(
-            [span for span, rows in zip(spans, work.spans, strict=True) if rows.drafts]
-        )
-        proposals = self._told(Choice).proposals
+        drafting = [span for span, rows in zip(spans, work.spans, strict=True) if rows.drafts]
+        self._speculation.follow(drafting)
+        proposals = self._told(Choice).proposals if drafting else ((),) * len(spans)
         chosen = [
             Span(s.sequence, s.start, s.certain, len(ids), s.samples)
             for s, ids in zip(spans, proposals, strict=True)
@@ -120,9 +119,15 @@ class Follower:
             return word
 
     def _told(self, kind: type[R]) -> R:
-        record = RECORD.validate_json(self._group.tell(None))
+        record = self._heard()
         if not isinstance(record, kind):
             raise RankDisagreementError(
-                f"rank {self._group.rank} waits for a {kind.__name__} and was told {record.kind}"
+                f"rank {self._group.rank} waits for a {kind.__name__} and was told {record}"
             )
         return record
+
+    def _heard(self) -> Record:
+        try:
+            return unpack(self._group.tell(None))
+        except ValueError as error:
+            raise RankDisagreementError(f"rank {self._group.rank}: {error}") from error

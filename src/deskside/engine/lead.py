@@ -13,7 +13,7 @@ from deskside.core import Admission, Emission, SequenceId, Span
 from deskside.distributed.group import Group
 from deskside.engine.owners import Owners
 from deskside.errors import LostRankError
-from deskside.wire.ranks import Admitted, Choice, Leave, Record, Rows, Word, Work
+from deskside.wire.ranks import Admitted, Choice, Leave, Record, Rows, Word, Work, pack
 
 __all__ = ["Alone", "Lead", "Led", "digest"]
 
@@ -48,7 +48,7 @@ class Lead(Protocol):
         ...
 
     def chosen(self, proposals: Sequence[Sequence[int]]) -> None:
-        """Tell the proposals behind each span."""
+        """Tell the proposals behind each span, where any were drafted for."""
         ...
 
     def decided(self, emissions: Sequence[Emission]) -> None:
@@ -108,6 +108,7 @@ class Led:
         self._owners = owners
         self._gone: list[SequenceId] = []
         self._admitted: list[Admitted] = []
+        self._drafted = False
         self._waited_for = False
         self._broken = False
 
@@ -136,6 +137,7 @@ class Led:
         if self._broken:
             raise LostRankError("the ranks were parted by an earlier fault; start again")
         drafted = {span.sequence for span in drafting}
+        self._drafted = bool(drafted)
         rows = tuple(
             Rows(
                 sequence=span.sequence,
@@ -172,7 +174,9 @@ class Led:
             raise
 
     def chosen(self, proposals: Sequence[Sequence[int]]) -> None:
-        """Send the choice."""
+        """Send the choice; without a draft all know that it is nothing."""
+        if not self._drafted:
+            return
         self._tell(Choice(proposals=tuple(tuple(ids) for ids in proposals)))
 
     def decided(self, emissions: Sequence[Emission]) -> None:
@@ -205,7 +209,7 @@ class Led:
 
     def _tell(self, record: Record) -> None:
         with self.together("telling"):
-            self._group.tell(record.model_dump_json().encode())
+            self._group.tell(pack(record))
 
 
 def digest(step: int, owners: Owners, spans: Sequence[Span]) -> int:

@@ -111,13 +111,8 @@ class ExpertService:
         """Add all ranks' parts of two sums of one shape; floats along the fixed tree."""
         if self._group.ranks == 1:
             return routed, shared
-        parts = self._group.gather(
-            torch.cat([part.flatten().view(torch.int32) for part in (routed, shared)])
-        )
-        end = routed.nbytes // torch.int32.itemsize
-        sums = [part[:end].view(routed.dtype).view(routed.shape) for part in parts]
-        floats = [part[end:].view(shared.dtype).view(shared.shape) for part in parts]
-        return pairwise_sum(sums), pairwise_sum(floats)
+        sums, floats = self._group.gather(routed, shared)
+        return pairwise_sum(list(sums)), pairwise_sum(list(floats))
 
     def _sum(self, layer: ExpertLayer, ids: Tensor, part: Part, *, generated: bool) -> Tensor:
         """Add the parts of device and CPU: the hybrid step."""

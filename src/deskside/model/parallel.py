@@ -6,6 +6,7 @@ tree, and the ranks' parts continue that tree. With one rank nothing happens.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -34,11 +35,15 @@ class Ranks:
 
     def total(self, part: Tensor) -> Tensor:
         """Add all ranks' parts of a float32 sum along the fixed tree."""
-        return part if self.count == 1 else pairwise_sum(list(self.group.gather(part.contiguous())))
+        if self.count == 1:
+            return part
+        (parts,) = self.group.gather(part.contiguous())
+        return pairwise_sum(list(parts))
 
     def largest(self, numbers: Tensor) -> Tensor:
         """Return the largest of all ranks' numbers, place by place."""
-        return torch.stack(list(self.group.gather(numbers))).amax(0)
+        (parts,) = self.group.gather(numbers)
+        return torch.stack(list(parts)).amax(0)
 
     def lookup(self, table: Tensor, ids: Tensor) -> Tensor:
         """Return rows of a table whose rows are cut: [n, width] float32 for ids [n] int64."""
@@ -47,9 +52,9 @@ class Ranks:
         first = self.group.rank * table.shape[0]
         own = (ids >= first) & (ids < first + table.shape[0])
         rows = torch.where(own.unsqueeze(1), table[(ids - first).clamp(0, table.shape[0] - 1)], 0)
-        # All but one part are zeros, so that adding their bits is exact for any number.
-        parts = self.group.gather(rows.view(torch.int16 if rows.itemsize == 2 else torch.int32))
-        return torch.stack(list(parts)).sum(0, dtype=parts[0].dtype).view(table.dtype).float()
+        # All but one part are zeros, so that joining their bits is exact for any number.
+        (parts,) = self.group.gather(rows.view(torch.int16 if rows.itemsize == 2 else torch.int32))
+        return reduce(torch.bitwise_or, parts).view(table.dtype).float()
 
     def joined(self, part: Tensor) -> Tensor:
         """Put the columns of all ranks side by side: [n, all] on the leader, [0, all] elsewhere."""

@@ -27,7 +27,7 @@ def follow_order() -> int:
     from deskside.distributed.gloo import Meeting  # loads torch
     from deskside.distributed.shared import Room, SharedGroup
     from deskside.distributed.trace import Trace
-    from deskside.kernels.signals import NativeSignals
+    from deskside.kernels.exchange import exchange
     from deskside.runtime.following import follow
 
     trace = Trace(order.trace, order.ranks)
@@ -36,7 +36,7 @@ def follow_order() -> int:
         meeting = Meeting.come(order.host, order.port, order.rank, order.ranks, order.seconds)
         meeting.gather(lambda _absent: None, trace.read)
         room = Room.open(order.memory, order.ranks)
-        group = SharedGroup(room, order.rank, NativeSignals(), order.seconds, trace)
+        group = SharedGroup(room, order.rank, exchange, order.seconds, trace)
         follow(group, meeting, bind)
     except DesksideError as error:
         trace.enter(order.rank, str(error))

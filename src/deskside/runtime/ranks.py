@@ -18,10 +18,10 @@ from deskside.distributed.group import ALONE, LEADER, Group
 from deskside.distributed.shared import Room, SharedGroup
 from deskside.distributed.trace import Trace
 from deskside.errors import InputError, LostRankError
-from deskside.kernels.signals import NativeSignals
+from deskside.kernels.exchange import exchange
 from deskside.runtime.folder import RunFolder
 from deskside.runtime.followers import Followers, orders
-from deskside.wire.ranks import RECORD, Setup
+from deskside.wire.ranks import Setup
 
 __all__ = ["Ensemble", "turn"]
 
@@ -133,8 +133,7 @@ def _by_ourselves(options: EngineOptions) -> Ensemble:
         held.callback(followers.kill)
         meeting.gather(lambda _absent: ensemble.check(), trace.read)
         room = Room.open(memory, options.tp)
-        signals = NativeSignals()
-        ensemble.group = SharedGroup(room, LEADER, signals, seconds, trace, ensemble.lost)
+        ensemble.group = SharedGroup(room, LEADER, exchange, seconds, trace, ensemble.lost)
         ensemble._held = held.pop_all()
     return ensemble
 
@@ -150,9 +149,7 @@ def _by_torchrun(options: EngineOptions, place: TorchrunPlace) -> Ensemble:
 
 def told_setup(group: Group) -> Setup:
     """Return what the leader wants loaded."""
-    record = RECORD.validate_json(group.tell(None))
-    assert isinstance(record, Setup)
-    return record
+    return Setup.model_validate_json(group.tell(None))
 
 
 @contextmanager

@@ -46,7 +46,7 @@ def gathered(group: Group, own: RankReport) -> tuple[RankReport, ...]:
     """
     said = REPORT.dump_json(own).ljust(MOST)
     assert len(said) == MOST
-    parts = group.gather(torch.frombuffer(bytearray(said), dtype=torch.uint8))
+    (parts,) = group.gather(torch.frombuffer(bytearray(said), dtype=torch.uint8))
     return tuple(map(_read, parts))
 
 
