@@ -68,11 +68,9 @@ def _attended(q: Tensor, tiles: list[tuple[Tensor, Tensor]], sink: Tensor, scale
 def _tiles(keys: Tensor, index: Tensor) -> list[tuple[Tensor, Tensor]]:
     short = -index.shape[1] % KEY_TILE
     index = pad(index, (0, short), value=-1)
-    return [
-        (keys[part.clamp(min=0)], part < 0)
-        for part in index.split(KEY_TILE, dim=1)
-        if index.numel()
-    ]
+    starts = range(0, index.shape[1] if index.numel() else 0, KEY_TILE)
+    parts = [index.narrow(1, start, KEY_TILE) for start in starts]  # split fakes no empty tensor
+    return [(keys[part.clamp(min=0)], part < 0) for part in parts]
 
 
 @rowwise("values", "scores", "absent")
