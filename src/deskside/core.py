@@ -14,6 +14,7 @@ from deskside.errors import InputError
 __all__ = [
     "Acceptance",
     "Admission",
+    "Constraint",
     "Emission",
     "FinishReason",
     "Pause",
@@ -76,6 +77,20 @@ class Thought:
 
 
 @dataclass(frozen=True, slots=True)
+class Constraint:
+    """What a text has to be: a grammar, as `text.grammar` writes it.
+
+    It holds from the text's first token on or, with `after`, from the token behind that text, which
+    then has to come: before it the sequence can't end. Meanwhile no token completes one of
+    `without`.
+    """
+
+    grammar: str
+    after: str = ""
+    without: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How tokens are drawn for one request.
 
@@ -87,8 +102,9 @@ class SamplingParams:
     the log probability of every emitted token and for that many of the likeliest tokens beside it;
     they are the model's own, at temperature 1 and before any other option. With `prompt_logprobs`
     the prompt's tokens get theirs too, all but the first, which follows nothing; then `max_tokens`
-    may be 0. `thought` says when reasoning is closed for the model. A `seed` of None is
-    replaced by a random one at submission, which is returned with the result.
+    may be 0. `thought` says when reasoning is closed for the model, and `constraint` what may be
+    drawn at all. A `seed` of None is replaced by a random one at submission, which is returned with
+    the result.
     """
 
     temperature: float = 1.0
@@ -109,6 +125,7 @@ class SamplingParams:
     logprobs: int | None = None
     thought: Thought | None = None
     prompt_logprobs: bool = False
+    constraint: Constraint | None = None
 
     def __post_init__(self) -> None:
         """Refuse values outside their range, naming the option."""
@@ -146,6 +163,8 @@ class SamplingParams:
             raise InputError(
                 f"min-tokens must lie in [0, max-tokens = {self.max_tokens}], got {self.min_tokens}"
             )
+        if self.constraint is not None and self.ignore_eos:
+            raise InputError("ignore_eos cannot go with a response format: a grammar has an end")
         if self.logprobs is not None and not 0 <= self.logprobs <= MOST_LOGPROBS:
             raise InputError(f"logprobs must lie in [0, {MOST_LOGPROBS}], got {self.logprobs}")
 

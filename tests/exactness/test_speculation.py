@@ -5,13 +5,16 @@ All numbers are fractions and all courses are enumerated, so equality is equalit
 
 import itertools
 from collections import defaultdict
+from collections.abc import Callable
 from fractions import Fraction
 
 import pytest
 import torch
 
+from deskside.core import SamplingParams
 from deskside.speculate.acceptance import BlockUniforms, accept
 from deskside.speculate.fallback import Controller, FallbackSettings
+from deskside.speculate.policy import Policy
 from deskside.speculate.width import SpeedBudget, argmax, expect, stop
 from tests.exactness.loops import OFF, Law, Rule, Text, World, emitted
 
@@ -172,6 +175,60 @@ def test_the_pool_of_two_requests_emits_both_laws_independently() -> None:
         for other, b in worlds[1].truth(2).items()
     }
     assert law == expected
+
+
+def grammar(text: Text) -> list[bool]:
+    """A token may not come twice in a row, and behind two tokens the last one may not come."""
+    banned = {last(text)} if text else set()
+    return [token not in banned and not (len(text) == 2 and token == 2) for token in range(3)]
+
+
+def masked(law: Callable[[Text], Law]) -> Callable[[Text], Law]:
+    def found(text: Text) -> Law:
+        parts = [part if can else F(0) for part, can in zip(law(text), grammar(text), strict=True)]
+        return [part / sum(parts) for part in parts]
+
+    return found
+
+
+@pytest.mark.parametrize("settings", [OFF, TRIGGER_HAPPY], ids=["always", "controller"])
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+def test_the_loop_emits_the_masked_law_of_the_target(
+    rule: Rule, settings: FallbackSettings
+) -> None:
+    """Both laws behind the mask: what is emitted is the target's, and keeps the grammar."""
+    world = World(masked(target), masked(drafter), confidence, block=2)
+    law = emitted(world, rule, 3, settings)
+    assert law == world.truth(3)
+    assert all(grammar(text[:n])[text[n]] for text in law for n in range(3))
+    assert law != WORLD.truth(3)
+
+
+@pytest.mark.parametrize("width", [1, 2])
+def test_masks_go_through_the_code_as_the_formula_says(width: int) -> None:
+    """Drawn, judged and drawn again by the package: counted over a grid fine enough to be exact."""
+    allowed = [torch.tensor(grammar(text)) for text in ((), (0,), (0, 1))]
+    policy = Policy(SamplingParams(temperature=1))
+    numbers = grid(24, width + 1)
+    rows = torch.tensor([[3.0, 1.0, 2.0], [9.0, 5.0, 5.0], [7.0, 1.0, 9.0]]).log()[: width + 1]
+    drafts = torch.tensor([[4.0, 1.0, 1.0], [4.0, 2.0, 1.0]]).log()[:width]
+    proposals = torch.tensor([0, 1][:width])
+    p = policy.laws(rows, proposals, None, allowed[: width + 1])
+    q = torch.stack([policy.law(row, None, allowed[n]) for n, row in enumerate(drafts)])
+    count = len(numbers)
+    uniforms = BlockUniforms(numbers[:, :width], numbers[:, width:].expand(-1, width + 1))
+    kept, tokens = accept(
+        p.expand(count, -1, -1), q.expand(count, -1, -1), proposals.expand(count, -1), uniforms
+    ).unbind(1)
+    for row in range(width + 1):
+        drawn = tokens[kept == row]
+        assert allowed[row][drawn].all(), "nothing outside the mask, wherever it was rejected"
+        residual = (p[row] - q[row]).clamp(min=0) if row < width else p[row]
+        if len(drawn):
+            share = torch.bincount(drawn, minlength=3) / len(drawn)
+            expected = (residual / residual.sum()).tolist()
+            assert share.tolist() == pytest.approx(expected, abs=1 / 24)
+    assert len(kept.unique()) > 1
 
 
 def grid(steps: int, places: int) -> torch.Tensor:

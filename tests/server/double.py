@@ -39,6 +39,7 @@ from deskside.scheduler.scheduler import Scheduler, StepLimits
 from deskside.speculate.stop import StopRule
 from deskside.state.kv import KvState
 from deskside.state.tokens import TokenStore
+from deskside.text.guide import Guides
 from deskside.text.tokenizer import Tokenizer
 
 MODEL = "deskside-mini"
@@ -215,6 +216,7 @@ def scripted(
     tokens = PromptStore()
     owners = replace(Owners.allocate(state, plan.kv_pages, plan.max_running), tokens=tokens)
     target = Target(owners, tokens, plan.spec.vocab, plan.spec.eos)
+    guides = Guides(tokenizer, plan.spec.vocab)
     return Runtime(
         plan=plan,
         placement=place(plan.machine.topology, threads=1),
@@ -235,8 +237,10 @@ def scripted(
             BatchBuilder(plan.spec, owners.pages, owners.rings),
             _stop_rules(plan.spec.eos, tokenizer),
             Drafter(width, wrong, plan.spec.vocab, plan.spec.eos),  # type: ignore[arg-type]
+            guides,
             probe=probe,
         ),
+        guides=guides,
         state_bytes=state.nbytes,
         probe=probe,
     )

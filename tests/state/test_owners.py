@@ -7,6 +7,7 @@ be equal bit for bit. A new owner is covered by adding it to `Owners`.
 
 from dataclasses import dataclass, field, replace
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import settings
@@ -23,6 +24,7 @@ from deskside.spec import DrafterSpec, ModelSpec
 from deskside.state.context import DraftContext
 from deskside.state.kv import KvState, Ring
 from deskside.state.rings import Rings
+from deskside.text.guide import Guide
 from tests.oracle.peer import TINY
 
 PAGES = 6
@@ -44,6 +46,28 @@ def recent(end: int, ring: Ring) -> list[int]:
     return [p % ring.length for p in range(max(0, end - ring.length), end)]
 
 
+class Recorder(Guide):
+    """A guide of a text that may go on in any way, whose mask spells all that was taken."""
+
+    def __init__(self) -> None:
+        self.taken: list[int] = []
+        self.settled = 0
+
+    def allowed(self) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
+        return np.array([bit == "1" for token in self.taken for bit in f"{token:04b}"], bool)
+
+    def take(self, token: int) -> bool:
+        self.taken.append(token)
+        return True
+
+    def give_back(self, count: int) -> None:
+        assert count <= len(self.taken) - self.settled
+        del self.taken[len(self.taken) - count :]
+
+    def settle(self) -> None:
+        self.settled = len(self.taken)
+
+
 @dataclass
 class World:
     """State, owners and a stand-in for a forward that writes made-up rows."""
@@ -60,8 +84,12 @@ class World:
         self.builder = BatchBuilder(self.spec, self.owners.pages, self.owners.rings)
 
     def write(self, spans: list[Span], ids: list[int]) -> None:
-        """Leave rows in staging and entries in pages, as a forward does."""
+        """Leave rows in staging and entries in pages, as a forward does, and ask for masks."""
         batch = self.builder.build(spans, ids)
+        first = 0
+        for span in spans:
+            self.owners.grammars.masks(span, ids[first : first + span.rows])
+            first += span.rows
         positions = batch.positions.tolist()
 
         def rows(width: int) -> Tensor:
@@ -90,11 +118,14 @@ class World:
     def visible(self, sequence: SequenceId) -> list[Tensor]:
         """Everything of a sequence that a later forward may read."""
         end = self.owners.tokens.frontier(sequence)
+        mask = self.owners.grammars.allowed(sequence, ())
+        assert mask is not None
         if end == 0:
-            return []
+            return [mask]
         slot = self.owners.rings.slot(sequence)
         table = torch.tensor([self.owners.pages.table(sequence)])
-        seen = [ring.storage[slot, recent(end, ring)] for ring in self.context.stages]
+        seen = [mask]
+        seen += [ring.storage[slot, recent(end, ring)] for ring in self.context.stages]
         for layer, ratio in zip(self.state.layers, self.spec.ratios, strict=True):
             rings = (r for r in (layer.window, layer.carry, layer.index_carry) if r is not None)
             seen += [ring.storage[slot, recent(end, ring)] for ring in rings]
@@ -122,6 +153,7 @@ class OwnersMachine(RuleBasedStateMachine):
             self.live[sequence] = []
             for world in (self.busy, self.plain):
                 world.owners.tokens.admit(sequence, ())
+                world.owners.grammars.admit(sequence, 0, Recorder())
 
     @rule(data=st.data())
     def step(self, data: st.DataObject) -> None:
@@ -148,6 +180,7 @@ class OwnersMachine(RuleBasedStateMachine):
             return
         for span, tokens in zip(spans, ids, strict=True):
             self._know(self.busy, span.sequence, span.start, tokens)
+            self.busy.owners.grammars.allowed(span.sequence, tokens[1:4])  # a draft thrown away
         free = self.busy.owners.pages.free, self.busy.owners.rings.free
         try:
             with self.busy.ledger.open(spans) as transaction:

@@ -33,9 +33,10 @@ from deskside.errors import LostRankError, LostWorkerError
 from deskside.injection import Act, Probe, Site
 from deskside.model.flash import Flash
 from deskside.ops.sample import best
-from deskside.speculate.policy import Policy
+from deskside.speculate.policy import Masks, Policy
 from deskside.speculate.stop import StopRule
 from deskside.state.kv import KvState
+from deskside.text.guide import Guides
 
 __all__ = ["Engine"]
 
@@ -53,6 +54,7 @@ class Engine:
         builder: BatchBuilder,
         stop_rule: Callable[[Request], StopRule],
         speculation: Speculation,
+        guides: Guides,
         lead: Lead | None = None,
         probe: Probe | None = None,
         choose: Callable[[Tensor], Tensor] = best,
@@ -64,6 +66,7 @@ class Engine:
         self._ledger = owners.ledger()
         self._stop_rule = stop_rule
         self._speculation = speculation
+        self._guides = guides
         self._lead = lead or Alone()
         self._probe = probe or Probe()
         self._choose = choose
@@ -163,6 +166,9 @@ class Engine:
         stop = self._stop_rule(request)
         policy = Policy(request.params, stop.ends, self._choose)
         self._owners.tokens.admit(admission.sequence, request.prompt)
+        if request.params.constraint is not None:
+            guide = self._guides.begin(request.params.constraint)
+            self._owners.grammars.admit(admission.sequence, len(request.prompt), guide)
         self._lead.admitted(admission)
         self._live[admission.sequence] = Live(
             request, request.params.seed, policy, stop, admission.pinned
@@ -193,13 +199,28 @@ class Engine:
     ) -> list[Answer | None]:
         """Return the answer for every span that samples, None for the others."""
         questions = [
-            Question(self._live[s.sequence], self._owners.tokens.known(s.sequence), p)
+            Question(
+                self._live[s.sequence],
+                self._owners.tokens.known(s.sequence),
+                p,
+                self._allowed(s, p),
+            )
             for s, p in zip(spans, proposals, strict=True)
             if s.samples
         ]
         self._probe.at(Site.SAMPLE)
         answers = iter(judge(logits, questions) if questions else [])
         return [next(answers) if span.samples else None for span in spans]
+
+    def _allowed(self, span: Span, proposal: Proposal) -> Masks | None:
+        """Return what a grammar allows behind the rows that are sampled from, if there is one.
+
+        Asked behind the forward, so that a device computes meanwhile.
+        """
+        if not self._owners.grammars.holds(span.sequence):
+            return None
+        ids = self._owners.tokens.rows(span, proposal.ids)
+        return self._owners.grammars.masks(span, ids)
 
     def _trim(
         self, span: Span, proposal: Proposal, answer: Answer | None, scored: Tensor

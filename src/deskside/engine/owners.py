@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from deskside.state.grammar import Grammars
 from deskside.state.kv import KvState
 from deskside.state.owner import Ledger
 from deskside.state.pages import PageTable
@@ -19,6 +20,7 @@ class Owners:
     tokens: TokenStore
     pages: PageTable
     rings: Rings
+    grammars: Grammars
 
     @staticmethod
     def allocate(
@@ -26,7 +28,7 @@ class Owners:
     ) -> "Owners":
         """Make owners over an allocated cache and further groups of rings."""
         rings = Rings(slots, (*state.groups, *groups))
-        return Owners(TokenStore(), PageTable(pages), rings)
+        return Owners(TokenStore(), PageTable(pages), rings, Grammars())
 
     @property
     def free(self) -> tuple[int, int]:
@@ -35,4 +37,4 @@ class Owners:
 
     def ledger(self) -> Ledger:
         """Return the ledger over all of them."""
-        return Ledger([self.tokens, self.pages, self.rings])
+        return Ledger([self.tokens, self.pages, self.rings, self.grammars])

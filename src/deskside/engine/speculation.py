@@ -6,7 +6,7 @@ differ in speed alone.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -27,6 +27,7 @@ from deskside.speculate.policy import History
 from deskside.speculate.proposal import Proposer, draft_uniforms
 from deskside.speculate.width import Averages, SpeedBudget
 from deskside.state.context import DraftContext
+from deskside.state.grammar import Grammars
 from deskside.state.kv import KvState
 from deskside.state.rings import Rings
 from deskside.state.tokens import TokenStore
@@ -117,6 +118,7 @@ class Speculator:
     context: DraftContext
     tokens: TokenStore
     rings: Rings
+    grammars: Grammars
     widths: WidthChooser
     pools: bool
     """Whether requests without a seed of their own share one budget of rows."""
@@ -214,10 +216,16 @@ class Speculator:
         history = None
         if live.policy.needs_history:
             history = History.of(known[:prompt], known[prompt:], self.spec.vocab)
+        allowed = self._allowed(span) if self.grammars.holds(span.sequence) else None
         if live.policy.greedy:
-            return Proposer(live.policy, None, history)
+            return Proposer(live.policy, None, history, allowed)
         numbers = draft_uniforms(live.seed, live.request.choice, span.start, self._shape.block)
-        return Proposer(live.policy, numbers, history)
+        return Proposer(live.policy, numbers, history, allowed)
+
+    def _allowed(self, span: Span) -> Callable[[Sequence[int]], Tensor | None]:
+        """Return what a grammar says behind a span and proposals."""
+        known = self.tokens.rows(span)
+        return lambda proposed: self.grammars.allowed(span.sequence, [*known, *proposed])
 
     def _widths(
         self,

@@ -18,7 +18,7 @@ from deskside.engine.live import Live
 from deskside.engine.logprobs import Ask, read
 from deskside.errors import NanLogitsError
 from deskside.speculate.acceptance import BlockUniforms, Verdict, accept, accept_greedy
-from deskside.speculate.policy import History
+from deskside.speculate.policy import History, Masks
 
 __all__ = ["Answer", "Proposal", "Question", "judge"]
 
@@ -43,12 +43,14 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One span that samples: who asks, what it held before, and what was proposed."""
+    """One span that samples: who asks, what it held before, what was proposed, what may follow."""
 
     live: Live
     known: Sequence[int]
     """Prompt and emitted tokens."""
     proposal: Proposal
+    allowed: Masks | None = None
+    """For each row what a grammar allows; None is everything everywhere."""
 
     @property
     def rows(self) -> int:
@@ -126,8 +128,8 @@ def _answer(logits: Tensor, question: Question) -> Tensor:
     tokens = question.proposal.tokens
     live = question.live
     if live.policy.greedy:
-        return accept_greedy(live.policy.best(logits, tokens, history), tokens)
-    laws = live.policy.laws(logits, tokens, history)
+        return accept_greedy(live.policy.best(logits, tokens, history, question.allowed), tokens)
+    laws = live.policy.laws(logits, tokens, history, question.allowed)
     uniforms = BlockUniforms.of(
         live.seed, live.request.choice, len(question.known), tokens.shape[0]
     )

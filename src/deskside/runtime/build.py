@@ -32,6 +32,7 @@ from deskside.runtime.speculate import drafts, greedy_only
 from deskside.scheduler.admission import Admissions
 from deskside.scheduler.scheduler import Scheduler, StepLimits
 from deskside.speculate.stop import StopRule
+from deskside.text.guide import Guides
 from deskside.text.tokenizer import Tokenizer
 
 __all__ = ["Runtime", "build", "decided", "leading"]
@@ -48,6 +49,8 @@ class Runtime:
     tokenizer: Tokenizer
     scheduler: Scheduler
     engine: Engine
+    guides: Guides
+    """Compile grammars: in a thread, so that a step only finds them."""
     state_bytes: int
     """Bytes of the allocated cache."""
     ensemble: Ensemble = field(default_factory=Ensemble)
@@ -109,6 +112,7 @@ def leading(
     for line in ranks_table(held.reports):
         LOG.info("placement: %s", line)
     stops = _stop_rules(plan, tokenizer)
+    guides = Guides(tokenizer, plan.spec.vocab)
     return Runtime(
         plan=plan,
         placement=held.placement,
@@ -121,10 +125,12 @@ def leading(
             held.builder,
             stops,
             speculation,
+            guides,
             lead,
             held.probe,
             held.ops.best,
         ),
+        guides=guides,
         state_bytes=held.state_bytes,
         ensemble=ensemble,
         probe=held.probe,

@@ -69,6 +69,7 @@ class Draft:
             self.context,
             owners.tokens,
             owners.rings,
+            owners.grammars,
             _chooser(options),
             options.speculation == "auto" and options.width_rule == "stop",
             STORED_COSTS,

@@ -11,6 +11,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -40,6 +41,7 @@ from deskside.wire.sockets import WorkerEnd
 
 if TYPE_CHECKING:
     from deskside.runtime.build import Runtime
+    from deskside.text.guide import Guide
 
 __all__ = ["Builder", "Leader", "serve_order"]
 
@@ -48,6 +50,8 @@ Builder = Callable[[str, EngineOptions, Callable[[int, int], None]], "Runtime"]
 
 log = logging.getLogger("deskside.machine")
 
+COMPILING = 0.002
+"""Seconds between looks at a grammar that is compiled while nothing else runs."""
 HEARTBEAT = 0.5
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 PROGRESS_EVERY = 0.2
@@ -61,6 +65,9 @@ class Leader:
     wire: WorkerEnd
     _keys: dict[SequenceId, str] = field(default_factory=dict)
     _sequences: dict[str, SequenceId] = field(default_factory=dict)
+    _preparing: dict[str, tuple[Submit, "Future[Guide]"]] = field(default_factory=dict)
+    """Requests whose grammar is compiled, by key."""
+    _threads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
     _stopping: bool = False
     _step: int = 0
 
@@ -77,8 +84,10 @@ class Leader:
         self.wire.send(self._ready())
         while not self._stopping:
             idle = self.runtime.scheduler.idle
-            for command in self.wire.receive(HEARTBEAT if idle else 0):
+            patience = COMPILING if self._preparing else HEARTBEAT
+            for command in self.wire.receive(patience if idle else 0):
                 self._obey(command)
+            self._submit_prepared()
             if not self.runtime.scheduler.idle:
                 self._send_step()
             elif idle:
@@ -87,6 +96,11 @@ class Leader:
 
     def _obey(self, command: Command) -> None:
         match command:
+            case Submit() if command.request.params.constraint is not None:
+                begun = self._threads.submit(
+                    self.runtime.guides.begin, command.request.params.constraint
+                )
+                self._preparing[command.key] = command, begun
             case Submit():
                 self._submit(command)
             case Abort():
@@ -114,7 +128,20 @@ class Leader:
         self._sequences[command.key] = sequence
         self.wire.send(Accepted(key=command.key, seed=seed))
 
+    def _submit_prepared(self) -> None:
+        """Queue what waited for its grammar; no step waits for one."""
+        ready = [key for key, (_, begun) in self._preparing.items() if begun.done()]
+        for key in ready:
+            command, begun = self._preparing.pop(key)
+            fault = begun.exception()
+            if fault is None:
+                self._submit(command)
+            else:
+                told = f"response_format: {fault}"
+                self.wire.send(Refused(key=key, code="invalid_request", message=told))
+
     def _abort(self, key: str) -> None:
+        self._preparing.pop(key, None)
         sequence = self._sequences.pop(key, None)
         if sequence is not None:
             del self._keys[sequence]

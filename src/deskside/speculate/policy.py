@@ -7,9 +7,11 @@ A row's logits pass these steps in this order; neutral values skip a step.
    l - f * count - s * [count > 0];
 3. logit bias: l + b, after the penalties, so that they never rescale it;
 4. while fewer than `min_tokens` tokens were emitted: end and stop tokens get no mass;
-5. temperature; 0 puts all mass on the highest logit, the lower token of equals;
-6. min-p: tokens below min_p times the likeliest token's probability get no mass;
-7. top-k, then top-p, as in `ops.sample`.
+5. a grammar: tokens that it does not allow here get no mass. Where it allows none but those that
+   step 4 holds back, it wins;
+6. temperature; 0 puts all mass on the highest logit, the lower token of equals;
+7. min-p: tokens below min_p times the likeliest token's probability get no mass;
+8. top-k, then top-p, as in `ops.sample`.
 
 Row r of a verification stands behind proposals 0..r-1, and counts them as output.
 """
@@ -17,6 +19,7 @@ Row r of a verification stands behind proposals 0..r-1, and counts them as outpu
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -24,7 +27,10 @@ from torch import Tensor
 from deskside.core import SamplingParams
 from deskside.ops.sample import best, greedy, target_distribution
 
-__all__ = ["History", "Policy"]
+__all__ = ["History", "Masks", "Policy"]
+
+Masks: TypeAlias = Sequence[Tensor | None]
+"""For each row [vocab] bool, the tokens that a grammar allows there; None is all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +94,15 @@ class Policy:
         params = self._params
         return self._penalized or params.repetition_penalty != 1 or params.min_tokens > 0
 
-    def adjust(self, logits: Tensor, history: History | None = None) -> Tensor:
-        """Apply steps 1 to 4 to the logits of one row.
+    def adjust(
+        self, logits: Tensor, history: History | None = None, allowed: Tensor | None = None
+    ) -> Tensor:
+        """Apply steps 1 to 5 to the logits of one row.
 
         Args:
             logits: [vocab] float32.
             history: of everything before the row; wanted where `needs_history`.
+            allowed: [vocab] bool, the tokens that a grammar allows; None is all of them.
 
         Returns:
             [vocab] float32; the argument itself where nothing applies.
@@ -112,18 +121,25 @@ class Policy:
         if params.logit_bias:
             logits = logits.index_add(0, self._biased, self._bias)
         if history is not None and history.emitted < params.min_tokens:
-            logits = logits.index_fill(0, self._ends, -torch.inf)
-        return logits
+            going_on = logits.index_fill(0, self._ends, -torch.inf)
+            if allowed is None:
+                return going_on
+            can = allowed & (going_on > -torch.inf)
+            return torch.where(torch.where(can.any(), can, allowed), logits, -torch.inf)
+        return logits if allowed is None else logits.masked_fill(~allowed, -torch.inf)
 
-    def law(self, logits: Tensor, history: History | None = None) -> Tensor:
+    def law(
+        self, logits: Tensor, history: History | None = None, allowed: Tensor | None = None
+    ) -> Tensor:
         """Return the distribution [vocab] float64 of the token after one row.
 
         Args:
             logits: [vocab] float32, of the target or of the drafter.
             history: of everything before the row; wanted where `needs_history`.
+            allowed: [vocab] bool, the tokens that a grammar allows; None is all of them.
         """
         params = self._params
-        logits = self.adjust(logits, history)
+        logits = self.adjust(logits, history, allowed)
         if self.greedy:
             best = greedy(logits.unsqueeze(0))
             return torch.zeros(logits.shape[0], dtype=torch.float64).index_fill_(0, best, 1.0)
@@ -132,34 +148,49 @@ class Policy:
             logits = logits.masked_fill(logits.double() < least, -torch.inf)
         return target_distribution(logits, params.temperature, params.top_k, params.top_p)
 
-    def laws(self, logits: Tensor, proposals: Tensor, history: History | None = None) -> Tensor:
+    def laws(
+        self,
+        logits: Tensor,
+        proposals: Tensor,
+        history: History | None = None,
+        allowed: Masks | None = None,
+    ) -> Tensor:
         """Return the distributions of consecutive rows, each behind the proposals before it.
 
         Args:
             logits: [rows, vocab] float32.
             proposals: [rows - 1 or more] int64; row r stands behind the first r of them.
             history: of everything before the first row; wanted where `needs_history`.
+            allowed: for each row what a grammar allows there; None is everything everywhere.
 
         Returns:
             [rows, vocab] float64.
         """
+        masks = allowed or (None,) * logits.shape[0]
         return torch.stack(
             [
-                self.law(row, history and history.after(proposals[:r]))
-                for r, row in enumerate(logits)
+                self.law(row, history and history.after(proposals[:r]), mask)
+                for r, (row, mask) in enumerate(zip(logits, masks, strict=True))
             ]
         )
 
-    def best(self, logits: Tensor, proposals: Tensor, history: History | None = None) -> Tensor:
+    def best(
+        self,
+        logits: Tensor,
+        proposals: Tensor,
+        history: History | None = None,
+        allowed: Masks | None = None,
+    ) -> Tensor:
         """Return the argmax tokens [rows] int64 of consecutive rows; arguments as `laws` takes.
 
         A row of logits that are not all numbers has -1.
         """
         chosen = self._choose(logits)
-        if not self.needs_history and not self._params.logit_bias:
+        if not self.needs_history and not self._params.logit_bias and allowed is None:
             return chosen
+        masks = allowed or (None,) * logits.shape[0]
         rows = [
-            self.adjust(row, history and history.after(proposals[:r]))
-            for r, row in enumerate(logits)
+            self.adjust(row, history and history.after(proposals[:r]), mask)
+            for r, (row, mask) in enumerate(zip(logits, masks, strict=True))
         ]
         return torch.where(chosen < 0, chosen, greedy(torch.stack(rows)))

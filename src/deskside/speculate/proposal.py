@@ -5,6 +5,7 @@ that position is drafted again after a rejection, and by then the width rule and
 reacted to the number that was used before.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -39,6 +40,9 @@ class Proposer:
     uniforms: Tensor | None
     """[block] float64; none where the policy is greedy."""
     history: History | None = None
+    allowed: Callable[[Sequence[int]], Tensor | None] | None = None
+    """Says what a grammar allows behind some proposals: [vocab] bool, or None for everything. It is
+    asked with ids, so each place of a constrained block is read by the host."""
 
     def propose(self, logits: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
         """Draw the proposal that follows others of this block.
@@ -52,10 +56,11 @@ class Proposer:
             temperature 0, where nobody asks for it, the law is [0, vocab].
         """
         history = self.history and self.history.after(before)
+        allowed = None if self.allowed is None else self.allowed(before.tolist())
         if self.policy.greedy:
-            token = greedy(self.policy.adjust(logits, history).unsqueeze(0))
+            token = greedy(self.policy.adjust(logits, history, allowed).unsqueeze(0))
             return token, logits.new_empty(0, logits.shape[0], dtype=torch.float64)
         assert self.uniforms is not None
-        law = self.policy.law(logits, history)
+        law = self.policy.law(logits, history, allowed)
         number = self.uniforms[before.shape[0] : before.shape[0] + 1]
         return drawn(law, number), law.unsqueeze(0)

@@ -151,10 +151,20 @@ class StopScanner:
         self._bytes_of = bytes_of
         self._stopped = False
 
+    @property
+    def held(self) -> int:
+        """Bytes at the end of what was read that may still become a stop string."""
+        return self._watch.held
+
+    def fork(self) -> "StopScanner":
+        """Return a scanner that reads on from here by itself."""
+        twin = copy.copy(self)
+        twin._watch = self._watch.fork()
+        return twin
+
     def find(self, tokens: Iterable[int]) -> int | None:
         """Return the place of the first token that would complete a stop string; read none."""
-        ahead = copy.copy(self)
-        ahead._watch = self._watch.fork()
+        ahead = self.fork()
         return next((place for place, token in enumerate(tokens) if ahead.feed(token)), None)
 
     def feed(self, token: int) -> bool:

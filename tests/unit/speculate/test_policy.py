@@ -119,3 +119,29 @@ def test_a_policy_with_penalties_wants_its_history() -> None:
 def test_values_out_of_range_are_refused_by_name(field: str, value: object, message: str) -> None:
     with pytest.raises(InputError, match=message):
         SamplingParams(**{field: value})
+
+
+def only(*tokens: int) -> torch.Tensor:
+    return torch.tensor([token in tokens for token in range(LOGITS.shape[0])])
+
+
+def test_a_grammar_leaves_the_law_of_what_it_allows() -> None:
+    law = Policy(SamplingParams(temperature=0.7, top_k=2)).law(LOGITS, None, only(0, 2, 4))
+    among = torch.where(only(0, 2, 4), LOGITS, -torch.inf)
+    assert torch.equal(law, target_distribution(among, 0.7, 2, 1)), "cuts come behind the grammar"
+    assert law.nonzero().flatten().tolist() == [0, 2]
+    greedy = Policy(SamplingParams(temperature=0))
+    masks = [only(0, 2), None, only(4)]
+    rows = LOGITS.expand(3, -1)
+    assert greedy.best(rows, torch.tensor([0, 0]), None, masks).tolist() == [2, 1, 4]
+    laws = greedy.laws(rows, torch.tensor([0, 0]), None, masks)
+    assert laws.argmax(1).tolist() == [2, 1, 4]
+
+
+def test_a_grammar_wins_over_a_least_number_of_tokens() -> None:
+    policy = Policy(SamplingParams(min_tokens=2, max_tokens=9), ends=(1, 3))
+    held = policy.law(LOGITS, history([0], []), only(1, 2))
+    assert held.nonzero().flatten().tolist() == [2], "while there is something else"
+    ended = policy.law(LOGITS, history([0], []), only(1, 3))
+    assert ended.nonzero().flatten().tolist() == [1, 3]
+    assert not ended.isnan().any()

@@ -1,5 +1,7 @@
 """Drawing proposals: the law of each row, and numbers that belong to one draft alone."""
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 from torch import Tensor
@@ -65,3 +67,21 @@ def test_a_draw_on_the_device_is_the_plain_draw(seed: int) -> None:
     for number in (0.0, 1e-12, 0.25, 0.9, 1 - 2.0**-53, float(law.cumsum(0)[20] / law.sum())):
         found = drawn(law, torch.tensor([number], dtype=torch.float64))
         assert found.tolist() == [int(draw(law, number))]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.3])
+def test_a_grammar_is_asked_behind_every_proposal(temperature: float) -> None:
+    params = SamplingParams(temperature=temperature)
+    asked: list[list[int]] = []
+
+    def allowed(before: Sequence[int]) -> Tensor | None:
+        asked.append(list(before))
+        return None if before else torch.tensor([True, False, False, False, True, False])
+
+    one = Proposer(Policy(params), draft_uniforms(5, 0, 9, 4), None, allowed)
+    tokens, laws = block(one)
+    assert asked == [tokens[:count].tolist() for count in range(4)]
+    assert tokens[0] in (0, 4)
+    if temperature:
+        assert laws[0].nonzero().flatten().tolist() == [0, 4]
+        assert laws[1].count_nonzero() == 6
