@@ -17,6 +17,18 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--seconds", type=float, default=600.0, help="how long the soak and the attack last"
+    )
+
+
+@pytest.fixture(scope="session")
+def seconds(request: pytest.FixtureRequest) -> float:
+    """How long a test lasts that could go on for ever."""
+    return float(request.config.getoption("--seconds"))
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if torch.cuda.is_available():
         return

@@ -10,7 +10,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum, StrEnum
 from typing import ParamSpec, TypeVar
 
@@ -101,42 +101,50 @@ ONLY_AT = {Act.NAN: Site.LOGITS, Act.TEAR: Site.WRITE}
 
 @dataclass(frozen=True, slots=True)
 class Injection:
-    """What happens at a site, after how many passes, and how many times (0: from then on)."""
+    """What happens at a site, after how many passes, and how many times (0: from then on).
+
+    With `rank` it happens in that one of several alone, else in every rank that passes.
+    """
 
     site: Site
     act: Act
     after: int = 0
     times: int = 1
+    rank: int | None = None
 
     @staticmethod
     def parse(text: str) -> "Injection":
-        """Read SITE:ACT[:AFTER[:TIMES]], with the site's number or name.
+        """Read SITE[@RANK]:ACT[:AFTER[:TIMES]], with the site's number or name.
 
         Raises:
             InputError: it says something else, or the act cannot happen there.
         """
         words = text.split(":")
         counts = words[2:]
-        if len(words) < 2 or len(counts) > 2 or not all(w.isdecimal() for w in counts):
+        place, at, rank = words[0].partition("@")
+        numbers = [*counts, rank] if at else counts
+        if len(words) < 2 or len(counts) > 2 or not all(w.isdecimal() for w in numbers):
             raise InputError(
-                f"--test-faults must be SITE:ACT[:AFTER[:TIMES]] or {LATER}, got {text!r:.60}"
+                "--test-faults must be SITE[@RANK]:ACT[:AFTER[:TIMES]] or "
+                f"{LATER}, got {text!r:.60}"
             )
-        site, act = _site(words[0]), _act(words[1])
+        site, act = _site(place), _act(words[1])
         if ONLY_AT.get(act, site) is not site or (site in SERVER_SITES and act in _ENGINE_ACTS):
             raise InputError(f"--test-faults {text:.60}: {act} cannot happen at {_name(site)}")
-        return Injection(site, act, *map(int, counts))
+        return replace(Injection(site, act, *map(int, counts)), rank=int(rank) if at else None)
 
 
 _ENGINE_ACTS = frozenset({Act.KILL, Act.HANG, Act.SLOW})
 
 
-def injections(texts: Sequence[str]) -> tuple[Injection, ...]:
-    """Read all values of the option.
+def injections(texts: Sequence[str], rank: int | None = 0) -> tuple[Injection, ...]:
+    """Read all values of the option that concern a rank, or any.
 
     Raises:
         InputError: one of them says something else.
     """
-    return tuple(Injection.parse(text) for text in texts if text != LATER)
+    found = (Injection.parse(text) for text in texts if text != LATER)
+    return tuple(one for one in found if rank is None or one.rank in (None, rank))
 
 
 class Probe:

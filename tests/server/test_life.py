@@ -6,12 +6,10 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,44 +19,10 @@ from deskside.errors import CheckpointError, InputError, PortHeldError
 from deskside.runtime.folder import RunFolder
 from deskside.server.serve import serve
 from tests.server.double import Act
-from tests.server.rig import END_SECONDS, ROOT, Server, read_events, serving, started
+from tests.server.ending import Reader, ends, gone, injected
+from tests.server.rig import END_SECONDS, ROOT, Server, serving, started
 
 LOOP = {"prompt": [Act.LOOP, 0, 100, 200], "max_tokens": 4000, "temperature": 0}
-
-
-def gone(process: int, seconds: float = 10.0) -> bool:
-    """Whether a process ends within some seconds."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        try:
-            if Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
-                return True
-        except (FileNotFoundError, ProcessLookupError):
-            return True
-        time.sleep(0.02)
-    return False
-
-
-class Reader(threading.Thread):
-    """Reads one stream to its end."""
-
-    def __init__(self, server: Server, **fields: Any) -> None:
-        super().__init__()
-        self.server, self.fields = server, fields
-        self.events: list[Any] = []
-        self.first = threading.Event()
-        self.ended = 0.0
-        self.start()
-
-    def run(self) -> None:
-        body = {"stream": True, **self.fields}
-        with self.server.client.stream(
-            "POST", self.server.url + "/v1/completions", json=body
-        ) as answer:
-            for event in read_events(answer.iter_lines()):
-                self.events.append(event)
-                self.first.set()
-        self.ended = time.monotonic()
 
 
 def test_a_start_from_the_first_probe_to_a_killed_parent(tmp_path: Path) -> None:
@@ -147,53 +111,78 @@ def test_sigterm_while_it_loads() -> None:
         assert server.process.wait(END_SECONDS) == 143
 
 
-def test_a_dead_worker_ends_everything_with_a_word() -> None:
-    with serving("--kv-tokens", "8192", "--prefill-chunk", "64") as server:
+def _streams(server: Server) -> list[Reader]:
+    """Open streams in every phase: three that decode and one whose long prompt is read."""
+    readers = [Reader(server, **{**LOOP, "max_tokens": 2000}) for _ in range(3)]
+    assert all(reader.first.wait(20) for reader in readers)
+    readers.append(Reader(server, prompt=[Act.SLOW, 0, *[300] * 3000], max_tokens=5))
+    return readers
+
+
+@pytest.mark.parametrize(
+    "phase", ["decode", "prefill", pytest.param("idle", marks=pytest.mark.slow)]
+)
+def test_a_dead_worker_ends_everything_in_time(phase: str) -> None:
+    with serving("--kv-tokens", "16384", "--prefill-chunk", "64") as server:
         worker = server.worker()
-        readers = [Reader(server, **{**LOOP, "max_tokens": 1000}) for _ in range(3)]
-        assert all(reader.first.wait(20) for reader in readers)
-        slow = {"prompt": [Act.SLOW, 0, *[300] * 3000], "max_tokens": 5}
-        readers.append(Reader(server, **slow))
-        body = {"prompt": [Act.KILL, 3, *range(300, 320)], "temperature": 0}
-        answer = server.post("/v1/completions", body)
-        assert answer.status_code == 503
-        assert answer.json()["error"]["code"] == "engine_dead"
-        for reader in readers:
-            reader.join(30)
-            assert reader.events[-1]["error"]["code"] == "engine_dead"
-            assert "[DONE]" not in reader.events
-        assert server.process.wait(END_SECONDS) == 4
+        readers = [] if phase == "idle" else _streams(server)[-1 if phase == "prefill" else 0 :]
+        time.sleep(0.2)
+        code = ends(server, readers, lambda: os.kill(worker, signal.SIGKILL))
+        assert code == 4
         line = server.log.read_text().splitlines()[-1]
         assert line.startswith("deskside: error: the engine is gone")
         assert "SIGKILL" in line
         assert str(worker) in line
 
 
-@pytest.mark.slow
-def test_a_worker_that_dies_idle_ends_the_service() -> None:
+def test_an_answer_that_is_no_stream_hears_of_a_dead_worker_too() -> None:
     with serving("--kv-tokens", "1024") as server:
-        os.kill(server.worker(), signal.SIGKILL)
+        body = {"prompt": [Act.KILL, 3, *range(300, 320)], "temperature": 0}
+        answer = server.post("/v1/completions", body)
+        assert answer.status_code == 503
+        assert answer.json()["error"]["code"] == "engine_dead"
         assert server.process.wait(END_SECONDS) == 4
+
+
+WATCHDOG = 4.0
 
 
 @pytest.mark.parametrize("how", [pytest.param("hang", marks=pytest.mark.slow), "stop"])
-def test_a_worker_that_says_nothing_counts_as_dead(how: str) -> None:
-    with serving("--kv-tokens", "1024", "--watchdog", "4") as server:
-        worker = server.worker()
-        prompt = [Act.HANG, 3, *range(100, 120)] if how == "hang" else LOOP["prompt"]
-        reader = Reader(server, **{**LOOP, "prompt": prompt, "max_tokens": 500})
-        assert reader.first.wait(20)
-        if how == "stop":
-            os.kill(worker, signal.SIGSTOP)
-            end = time.monotonic() + 2
-            while server.get("/health/ready").status_code == 200 and time.monotonic() < end:
-                time.sleep(0.02)
-            assert server.get("/health/ready").status_code == 503
-        reader.join(60)
-        assert reader.events[-1]["error"]["code"] == "engine_dead"
-        assert "--watchdog" in reader.events[-1]["error"]["message"]
-        assert server.process.wait(END_SECONDS) == 4
-        assert gone(worker)
+def test_a_worker_that_says_nothing_ends_everything_in_time(how: str) -> None:
+    """One that is held still is seen at once; one that hangs, when the watchdog's time is over."""
+    options = ("--kv-tokens", "16384", "--prefill-chunk", "64", "--watchdog", f"{WATCHDOG:g}")
+    with serving(*options) as server:
+        worker, readers = server.worker(), _streams(server)
+
+        def cause() -> None:
+            if how == "stop":
+                os.kill(worker, signal.SIGSTOP)
+                return
+            hangs = Reader(server, **{**LOOP, "prompt": [Act.HANG, 3, *range(100, 120)]})
+            assert hangs.first.wait(20)
+            readers.append(hangs)
+
+        unseen = WATCHDOG if how == "hang" else 0.0
+        assert ends(server, readers, cause, ready_after=unseen, noticed_after=WATCHDOG) == 4
+        assert all("--watchdog" in one.events[-1]["error"]["message"] for one in readers)
+        assert "after step" in server.log.read_text().splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    "act", ["error", *(pytest.param(one, marks=pytest.mark.slow) for one in ("kill", "hang"))]
+)
+def test_an_engine_that_cannot_speak_ends_everything_in_time(act: str) -> None:
+    options = ("--kv-tokens", "16384", "--prefill-chunk", "64", "--watchdog", f"{WATCHDOG:g}")
+    with serving(*options, "--test-faults", "later") as server:
+        readers = _streams(server)
+
+        def cause() -> None:
+            assert server.post("/admin/faults", {"faults": [f"event:{act}:6"]}).status_code == 200
+            injected(server)
+
+        late = WATCHDOG if act == "hang" else 0.0
+        code = ends(server, readers, cause, ready_after=late, noticed_after=late)
+        assert code == (1 if act == "error" else 4)
 
 
 def test_what_a_killed_run_left_is_removed(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import socket
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +11,7 @@ import pytest
 
 from tests.server.double import Act
 from tests.server.rig import Server, serving
+from tests.server.wires import request
 
 STREAMS = 16
 
@@ -50,78 +50,10 @@ def test_streams_bring_the_bytes_that_they_bring_alone(server: Server) -> None:
     server.wait_idle()
 
 
-def test_the_queue_is_bounded(server: Server) -> None:
-    looping = {"prompt": [Act.LOOP, 0, 300], "max_tokens": 60, "ignore_eos": True}
-    ready = threading.Barrier(60)
-
-    def ask(_: int) -> tuple[int, str | None]:
-        ready.wait()
-        answer = server.post("/v1/completions", looping)
-        return answer.status_code, answer.headers.get("retry-after")
-
-    with ThreadPoolExecutor(60) as pool:
-        answers = list(pool.map(ask, range(60)))
-    served = [answer for answer in answers if answer[0] == 200]
-    refused = [answer for answer in answers if answer[0] == 429]
-    assert len(served) >= 16 + 8  # some may come after others have ended
-    assert len(served) + len(refused) == 60
-    assert refused, "60 requests at once must exceed 24 places"
-    assert all(retry is not None for _, retry in refused)
-    server.wait_idle()
-
-
-def _request(port: int, fields: dict[str, Any]) -> socket.socket:
-    body = json.dumps(fields).encode()
-    wire = socket.create_connection(("127.0.0.1", port), timeout=20)
-    head = (
-        "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-        f"Content-Length: {len(body)}\r\n\r\n"
-    )
-    wire.sendall(head.encode() + body)
-    return wire
-
-
-def _drop(wire: socket.socket, how: str) -> None:
-    if how == "reset":
-        linger = b"\x01\0\0\0\0\0\0\0"
-        wire.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
-        wire.close()
-    elif how == "close":
-        wire.close()
-    else:
-        wire.shutdown(socket.SHUT_WR)
-        while wire.recv(65_536):  # the other side gives up and closes
-            pass
-        wire.close()
-
-
-PHASES = {
-    "prefill": ({"prompt": [Act.SLOW, 0, *[300] * 6000]}, 0.1),
-    "decode": ({"prompt": [Act.LOOP, 0, 100, 200]}, 0.3),
-}
-
-
-@pytest.mark.parametrize("how", ["close", "reset", "half"])
-@pytest.mark.parametrize("stream", [True, False])
-@pytest.mark.parametrize("phase", PHASES)
-def test_who_leaves_holds_nothing(server: Server, phase: str, stream: bool, how: str) -> None:
-    fields, after = PHASES[phase]
-    free = server.wait_idle()
-    wire = _request(server.port, {**fields, "max_tokens": 2000, "stream": stream})
-    end = time.monotonic() + 10
-    while not server.state()["running"] and time.monotonic() < end:
-        time.sleep(0.01)
-    time.sleep(after)
-    assert server.state()["running"] == 1
-    _drop(wire, how)
-    left = server.wait_idle()
-    assert (left["free_pages"], left["free_slots"]) == (free["free_pages"], free["free_slots"])
-
-
 def test_who_leaves_the_queue_does_not_touch_who_runs(server: Server) -> None:
     with ThreadPoolExecutor(1) as pool:
         blockers = [
-            _request(server.port, {"prompt": [Act.LOOP, 0, 100], "max_tokens": 900})
+            request(server.port, {"prompt": [Act.LOOP, 0, 100], "max_tokens": 900})
             for _ in range(15)
         ]
         want = {"prompt": [Act.LOOP, 0, 100, 200, 300], "max_tokens": 60}
@@ -129,7 +61,7 @@ def test_who_leaves_the_queue_does_not_touch_who_runs(server: Server) -> None:
         end = time.monotonic() + 20
         while server.state()["running"] < 16 and time.monotonic() < end:
             time.sleep(0.02)
-        queued = [_request(server.port, want) for _ in range(3)]
+        queued = [request(server.port, want) for _ in range(3)]
         while server.state()["waiting"] < 3 and time.monotonic() < end:
             time.sleep(0.02)
         assert server.state()["waiting"] == 3
@@ -160,7 +92,7 @@ def test_a_fault_in_one_request_is_nobody_elses(server: Server) -> None:
 
 
 def test_an_administrator_lists_and_ends_requests(server: Server) -> None:
-    wire = _request(server.port, {"prompt": [Act.LOOP, 0, 100], "max_tokens": 4000, "stream": True})
+    wire = request(server.port, {"prompt": [Act.LOOP, 0, 100], "max_tokens": 4000, "stream": True})
     end = time.monotonic() + 10
     while not server.state()["requests"] and time.monotonic() < end:
         time.sleep(0.01)
@@ -199,7 +131,7 @@ def test_metrics_count_what_was_emitted(server: Server) -> None:
 
 
 def test_a_long_prompt_keeps_the_connection_alive(server: Server) -> None:
-    wire = _request(
+    wire = request(
         server.port,
         {"prompt": [Act.SLOW, 0, *[300] * 3000], "max_tokens": 3, "temperature": 0, "stream": True},
     )

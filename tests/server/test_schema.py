@@ -10,6 +10,10 @@ import pytest
 from tests.server.rig import Server, serving
 
 KEY = "a-key-of-ours"
+ATTACKED = (
+    *("/v1/completions", "/v1/chat/completions", "/v1/messages", "/v1/messages/count_tokens"),
+    *("/v1/responses", "/tokenize", "/detokenize", "/render"),
+)
 TOOL = Path(sys.executable).with_name("schemathesis")
 
 
@@ -41,6 +45,8 @@ def _attack(server: Server, folder: Path, seconds: int, phases: str, examples: i
     )
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
     assert "Test cases" in done.stdout
+    log = server.log.read_text()
+    assert all(f"POST {path} " in log for path in ATTACKED), "a route was not tried"
     answer = server.post(
         "/v1/completions", {"prompt": [0, 300], "max_tokens": 2}, headers={"x-api-key": KEY}
     )
@@ -52,6 +58,6 @@ def test_a_short_attack(server: Server, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_a_long_attack(server: Server, tmp_path: Path) -> None:
-    _attack(server, tmp_path, 600, "examples,coverage,fuzzing", 1000)
+@pytest.mark.timeout(1200)
+def test_a_long_attack(server: Server, tmp_path: Path, seconds: float) -> None:
+    _attack(server, tmp_path, round(seconds), "examples,coverage,fuzzing", 1000)

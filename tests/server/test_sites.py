@@ -39,7 +39,7 @@ ELSEWHERE = {
     Site.BANK: "while it loads, below",
     Site.STATE: "while it loads, below",
     Site.EXPERTS: "tests/faults/test_sites.py: a script has no experts",
-    Site.EVENT: "the end of the service, below",
+    Site.EVENT: "test_life.py: the end of the service",
     Site.WRITE: "a torn connection, below",
 }
 
@@ -174,16 +174,6 @@ def test_slow_steps_change_nothing(server: Server, alone: list[str]) -> None:
     assert together(server, f"{Site.FORWARD.value}:slow:3:2") == alone
 
 
-@pytest.mark.parametrize("act", ["error", pytest.param("kill", marks=pytest.mark.slow), "hang"])
-def test_an_engine_that_cannot_speak_ends_the_service(act: str) -> None:
-    with serving("--kv-tokens", "4096", "--watchdog", "4", "--test-faults", f"event:{act}:6") as it:
-        with ThreadPoolExecutor(STREAMS) as pool:
-            found = list(pool.map(lambda place: stream(it, place), range(STREAMS)))
-        assert [one["code"] for one in found if isinstance(one, dict)] == ["engine_dead"] * STREAMS
-        assert it.process.wait(END_SECONDS) == (1 if act == "error" else 4)
-        assert it.log.read_text().splitlines()[-1].startswith("deskside: error: ")
-
-
 @pytest.mark.parametrize("site", [Site.READ, Site.BANK, Site.STATE], ids=lambda site: site.name)
 def test_a_load_without_memory_ends_with_one_line(site: Site) -> None:
     options = ("--kv-tokens", "1024", "--test-faults", f"{site.value}:memory")
@@ -197,14 +187,16 @@ def test_a_load_without_memory_ends_with_one_line(site: Site) -> None:
 @pytest.mark.parametrize(
     ("fault", "told"),
     [
-        ("forward", "SITE:ACT"),
+        ("forward", "SITE[@RANK]:ACT"),
         ("99:memory", "there are 1 read, 2 bank"),
         ("forward:explode", "there are memory, error"),
         ("forward:nan", "cannot happen at 9 (forward)"),
         ("logits:tear", "cannot happen"),
         ("text:hang", "cannot happen"),
-        ("forward:memory:-1", "SITE:ACT"),
-        ("forward:memory:1:1:1", "SITE:ACT"),
+        ("forward:memory:-1", "SITE[@RANK]:ACT"),
+        ("forward:memory:1:1:1", "SITE[@RANK]:ACT"),
+        ("forward@x:memory", "SITE[@RANK]:ACT"),
+        ("forward@1:memory", "rank"),
     ],
 )
 def test_what_cannot_happen_is_refused(server: Server, fault: str, told: str) -> None:

@@ -159,8 +159,8 @@ class EngineOptions:
     test_faults: tuple[str, ...] = field(
         default=(),
         metadata=told(
-            "For tests: let faults happen, as SITE:ACT[:AFTER[:TIMES]]; later takes them while the "
-            "service runs. Refused on an address that others can reach."
+            "For tests: let faults happen, as SITE[@RANK]:ACT[:AFTER[:TIMES]]; later takes them "
+            "while the service runs. Refused on an address that others can reach."
         ),
     )
 
@@ -194,7 +194,13 @@ class EngineOptions:
         check_count("prefill_chunk", self.prefill_chunk)
         check_count("step_tokens", self.step_tokens)
         check_count("max_running", self.max_running)
-        injections(self.test_faults)
+        self._check_faults()
+
+    def _check_faults(self) -> None:
+        for text in self.test_faults:
+            for one in injections((text,), rank=None):
+                if one.rank is not None and one.rank >= self.tp:
+                    raise InputError(f"--test-faults {text:.60}: --tp {self.tp} has no such rank")
 
     def _check_experts(self) -> None:
         fraction = self.fetch_fraction

@@ -15,6 +15,7 @@ from deskside.engine.owners import Owners
 from deskside.engine.prompt_rows import PromptRows
 from deskside.engine.speculation import Speculation
 from deskside.errors import CapacityError, RankDisagreementError
+from deskside.injection import Probe, Site
 from deskside.model.flash import Flash
 from deskside.state.kv import KvState
 from deskside.wire.ranks import Choice, Leave, Record, Word, Work, unpack
@@ -35,6 +36,7 @@ class Follower:
         owners: Owners,
         builder: BatchBuilder,
         speculation: Speculation,
+        probe: Probe | None = None,
     ) -> None:
         self._group = group
         self._model = model
@@ -42,6 +44,7 @@ class Follower:
         self._owners = owners
         self._builder = builder
         self._speculation = speculation
+        self._probe = probe or Probe()
         self._ledger = owners.ledger()
 
     def run(self) -> None:
@@ -77,6 +80,7 @@ class Follower:
         if not spans:
             return
         drafting = [span for span, rows in zip(spans, work.spans, strict=True) if rows.drafts]
+        self._probe.at(Site.DRAFT)
         self._speculation.follow(drafting)
         proposals = self._told(Choice).proposals if drafting else ((),) * len(spans)
         chosen = [
@@ -104,6 +108,7 @@ class Follower:
         Raises:
             CapacityError: an owner has no room for a span; nothing has changed.
         """
+        self._probe.at(Site.RESERVE)
         with self._ledger.open(spans) as transaction:
             tokens = self._owners.tokens
             ids = [
@@ -111,10 +116,13 @@ class Follower:
                 for span, proposed in zip(spans, proposals, strict=True)
                 for token in tokens.rows(span, proposed)
             ]
+            self._probe.at(Site.INPUTS)
             batch = self._builder.build(spans, ids, logit_rows)
+            self._probe.at(Site.FORWARD)
             self._speculation.forward(self._model, batch, self._state)
             word = self._told(Word)
             if not word.failed:
+                self._probe.at(Site.COMMIT)
                 transaction.commit(word.kept)
             return word
 

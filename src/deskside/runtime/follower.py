@@ -4,6 +4,7 @@ Torch loads only after the process is tied to its parent.
 """
 
 import logging
+import os
 import sys
 import traceback
 
@@ -64,4 +65,8 @@ def follow_torchrun(master: str, seconds: float) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(follow_order())
+    code = follow_order()
+    if code:  # the others wait for this end to show: an interpreter takes seconds to take down
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)

@@ -39,4 +39,12 @@ def follow(group: Group, meeting: Meeting, bind: Callable[[Iterable[int]], str |
     refused = bind(held.own.coordinator)
     if refused is not None:
         LOG.warning("the coordinator of rank %d %s", group.rank, refused)
-    Follower(group, held.target, held.state, held.owners, held.builder, held.speculation).run()
+    Follower(
+        group,
+        held.target,
+        held.state,
+        held.owners,
+        held.builder,
+        held.speculation,
+        held.probe,
+    ).run()

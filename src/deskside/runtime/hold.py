@@ -86,7 +86,7 @@ def hold(
     for loss in placement.warnings if group.rank == 0 else ():
         LOSSES.warning("%s", loss)
     drafting = drafts(plan, options)
-    probe = Probe(injections(options.test_faults))
+    probe = Probe(injections(options.test_faults, group.rank))
     ops = _operations(options, own)
     if options.numerics == "reference":
         ops = in_reference(ops)

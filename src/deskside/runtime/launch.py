@@ -50,9 +50,10 @@ class Worker:
         return self.process.poll()
 
     def stopped(self, root: Path = ROOT) -> bool:
-        """Whether the kernel holds the process still, as SIGSTOP and debuggers do."""
-        stat = text(root / "proc" / str(self.pid) / "stat")
-        return stat.rpartition(")")[2].split()[:1] in (["T"], ["t"])
+        """Whether the kernel holds the process or a child still, as SIGSTOP and debuggers do."""
+        own = root / "proc" / str(self.pid)
+        children = text(own / "task" / str(self.pid) / "children").split()
+        return any(_held_still(root, process) for process in (str(self.pid), *children))
 
     def ending(self) -> str:
         """Say how the process ended."""
@@ -73,6 +74,11 @@ class Worker:
         """End the child at once."""
         self.process.kill()
         self.process.wait()
+
+
+def _held_still(root: Path, process: str) -> bool:
+    stat = text(root / "proc" / process / "stat")
+    return stat.rpartition(")")[2].split()[:1] in (["T"], ["t"])
 
 
 @contextmanager

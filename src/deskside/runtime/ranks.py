@@ -91,13 +91,13 @@ class Ensemble:
         """
         self.check()
         if late:
-            raise LostRankError(self.blame())
+            raise LostRankError(self.blame(within=0.0))  # it was waited for long enough
 
-    def blame(self) -> str:
-        """Say which rank is lost, how, and what it last did."""
+    def blame(self, within: float = LAST_WORDS) -> str:
+        """Say which rank is lost, how, and what it last did; its end may take a while to show."""
         if self.followers is None or self.trace is None:
             return "a rank is gone or does not answer"
-        end = time.monotonic() + LAST_WORDS
+        end = time.monotonic() + within
         while (fallen := self.followers.fallen()) is None and time.monotonic() < end:
             time.sleep(EVERY)
         if fallen is not None:

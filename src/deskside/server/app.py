@@ -1,5 +1,6 @@
 """The HTTP application of a service: routes, the layers around them, and errors in one form."""
 
+import asyncio
 import logging
 from typing import Any
 
@@ -32,11 +33,17 @@ from deskside.server.responses.fields import ResponsesFields
 from deskside.server.responses.respond import respond
 from deskside.server.routes import add_faults, add_live, add_routes
 from deskside.server.service import Service
+from deskside.server.structure import Parts, parts_of
 
 __all__ = ["make_app"]
 
 log = logging.getLogger("deskside.requests")
 
+
+AT_ONCE = 65_536
+"""Bytes of a body up to which its parts are counted in the event loop: a thread costs more."""
+MOST_PARTS = Parts(names=50_000, containers=50_000, elements=1_500_000)
+"""A prompt of token ids has an element for each; ten thousand messages have some names each."""
 
 STREAMED: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {}}}}
 """What routes document that answer in events where the request asks for them."""
@@ -49,10 +56,19 @@ class _JsonRequest(Request):
         """Return the parsed body.
 
         Raises:
-            Fault: it is no JSON.
+            Fault: it is no JSON, or has too many parts.
         """
+        body = await self.body()
+        if len(body) < AT_ONCE:
+            parts = parts_of(body, MOST_PARTS)
+        else:
+            parts = await asyncio.to_thread(parts_of, body, MOST_PARTS)
+        if parts.exceeds(MOST_PARTS):
+            told = "the body has too many parts: {} names, {} objects and lists, {} elements"
+            most = "; at most {}, {} and {}"
+            raise faults.bad_request((told + most).format(*parts, *MOST_PARTS), code="too_complex")
         try:
-            return pydantic_core.from_json(await self.body(), allow_inf_nan=False)
+            return pydantic_core.from_json(body, allow_inf_nan=False)
         except ValueError as error:
             raise faults.bad_request(
                 f"the body is no JSON: {error}", code="invalid_json"

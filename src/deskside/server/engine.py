@@ -10,7 +10,6 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Protocol
 
 from deskside.core import Request
@@ -20,6 +19,7 @@ from deskside.report.ranks import ranks_table
 from deskside.runtime.launch import Worker
 from deskside.scheduler.admission import Admissions
 from deskside.server import faults
+from deskside.server.phase import Phase
 from deskside.server.tickets import Ticket, Tickets
 from deskside.server.totals import Totals
 from deskside.wire.messages import (
@@ -40,7 +40,7 @@ from deskside.wire.messages import (
 )
 from deskside.wire.sockets import ServerEnd
 
-__all__ = ["Listener", "Phase", "RemoteEngine"]
+__all__ = ["Listener", "RemoteEngine"]
 
 LAST_WORDS = 0.1
 """Seconds in which what an ended worker last sent arrives."""
@@ -49,15 +49,6 @@ PERCENT = {"starting": 0, "weights": 5, "warm-up": 95}
 WEIGHTS_SHARE = 90
 
 log = logging.getLogger("deskside.engine")
-
-
-class Phase(StrEnum):
-    """Where the service stands."""
-
-    LOADING = "loading"
-    READY = "ready"
-    DRAINING = "draining"
-    DEAD = "dead"
 
 
 class Listener(Protocol):
@@ -145,8 +136,20 @@ class RemoteEngine:
         """
         facts = self.require_ready()
         if self.worker.stopped():
-            raise faults.engine_dead("its process is stopped")
+            raise faults.engine_dead("a process of it is held still")
         return facts
+
+    def require_room(self, sequences: int) -> None:
+        """Refuse a request for so many sequences if there is no place, now or ever.
+
+        Raises:
+            Fault: there is none.
+        """
+        most = self.require_ready().max_running + self.max_queue
+        if sequences > most:
+            raise faults.too_many_sequences(sequences, most)
+        if len(self.tickets) + sequences > most:
+            raise faults.queue_full(len(self.tickets), most)
 
     def submit(self, name: str, requests: Sequence[Request], param: str) -> Ticket:
         """Queue the sequences of one request, all or none.
@@ -159,16 +162,14 @@ class RemoteEngine:
         Raises:
             Fault: one of them could never run, or there is no place.
         """
-        facts = self.require_ready()
+        self.require_ready()
         assert self._admissions is not None
         for request in requests:
             try:
                 self._admissions.check(request)
             except InputError as error:
                 raise faults.of_input(error, param) from error
-        most = facts.max_running + self.max_queue
-        if len(self.tickets) + len(requests) > most:
-            raise faults.queue_full(len(self.tickets), most)
+        self.require_room(len(requests))
         ticket = self.tickets.issue(name, len(requests))
         with ExitStack() as undo:
             undo.callback(ticket.close)  # none of them may run for nobody

@@ -29,6 +29,7 @@ __all__ = [
     "of_input",
     "of_request",
     "queue_full",
+    "too_many_sequences",
     "too_slow",
 ]
 
@@ -129,6 +130,12 @@ def queue_full(waiting: int, most: int) -> Fault:
     """There is no place left to wait in."""
     told = f"too many requests: {waiting} wait or run, at most {most} may; try again (--max-queue)"
     return Fault(429, told, "rate_limit_exceeded", "queue_full", headers={"Retry-After": "1"})
+
+
+def too_many_sequences(wanted: int, most: int) -> Fault:
+    """One request asks for more than may ever run and wait: trying again would not help."""
+    told = f"the request asks for {wanted} sequences, at most {most} may run and wait (--max-queue)"
+    return bad_request(told)
 
 
 def body_too_large(most: int) -> Fault:

@@ -178,9 +178,12 @@ def add_faults(router: APIRouter, service: Service) -> None:
     async def arm(fields: _Faults) -> dict[str, Any]:
         """Let faults happen at numbered sites. For tests, from this machine alone."""
         try:
-            armed = injections(fields.faults)
+            armed = injections(fields.faults, rank=None)
         except InputError as error:
             raise faults.of_input(error, "faults") from error
+        if any(one.rank for one in armed):
+            told = "other ranks than 0 hear of faults at the start alone: use --test-faults"
+            raise faults.bad_request(told, "faults")
         service.engine.arm(armed)
         return {"armed": len(armed), "sites": {site.name.lower(): site.value for site in Site}}
 
@@ -197,6 +200,7 @@ def _add_admin(router: APIRouter, service: Service) -> None:
             "free_slots": gauges.free_slots,
             "running": gauges.running,
             "waiting": gauges.waiting,
+            "step": gauges.step,
         }
 
     @router.get("/admin/placement")

@@ -30,9 +30,10 @@ from deskside.server import faults
 from deskside.server.app import make_app
 from deskside.server.bind import bind, check_exposure, read_key
 from deskside.server.connection import HttpConnection
-from deskside.server.engine import Phase, RemoteEngine
+from deskside.server.engine import RemoteEngine
 from deskside.server.guard import Rules, is_loopback
 from deskside.server.metrics import Metrics
+from deskside.server.phase import Phase
 from deskside.server.service import Service, now
 from deskside.server.status import StatusLines
 from deskside.text.chat import ChatEncoder

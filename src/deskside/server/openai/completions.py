@@ -81,7 +81,7 @@ async def complete(service: Service, request: HttpRequest, fields: CompletionFie
     """
     service.check_model(fields.model)
     fields.check_fields()
-    service.engine.require_ready()
+    service.engine.require_room(len(fields.prompts()) * fields.choices)  # before all are encoded
     name = new_id("cmpl")
     prompts, shown = await _read_prompts(service, fields)
     work = _Work(service, fields, name, now(), prompts, shown)

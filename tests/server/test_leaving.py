@@ -1,0 +1,134 @@
+"""Who leaves holds nothing: in every phase of a request, in every way to leave, whole or stream.
+
+The engine is made slow at one pass of one site, so that the client leaves in a phase that is known.
+"""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from deskside.injection import SLOW_SECONDS, Site
+from tests.server.double import Act
+from tests.server.rig import Server, serving
+from tests.server.wires import drop, request
+
+CHUNK = 64
+CHUNKS = 5
+PROMPT = [Act.SLOW, 0, *[300] * (CHUNK * CHUNKS - 2)]
+FREE = ("free_pages", "free_slots")
+TIMES = 20
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Where a request is when its client leaves: at which pass of a slow site, and how long."""
+
+    site: Site
+    passed: int
+    tokens: int = 2000
+
+
+PHASES = {
+    "first chunk": Phase(Site.FORWARD, 0),
+    "mid prefill": Phase(Site.FORWARD, CHUNKS // 2),
+    "last chunk": Phase(Site.FORWARD, CHUNKS - 1),
+    "decode": Phase(Site.FORWARD, CHUNKS + 2),
+    "inside verify": Phase(Site.SAMPLE, CHUNKS + 3),
+    "finished, not written": Phase(Site.EVENT, CHUNKS - 1, tokens=1),
+}
+WAYS = ("close", "reset", "half")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with serving(
+        *("--kv-tokens", "8192", "--max-running", "1", "--max-queue", "8"),
+        *("--prefill-chunk", str(CHUNK), "--step-tokens", str(CHUNK), "--speculation", "2"),
+        *("--test-faults", "later"),
+    ) as running:
+        yield running
+
+
+def leave(server: Server, phase: Phase, *, stream: bool, how: str) -> None:
+    free = server.wait_idle()
+    arm(server, f"{phase.site.value}:slow:{phase.passed}")
+    injected = server.log.read_text().count("injected at site")
+    wire = request(server.port, {"prompt": PROMPT, "max_tokens": phase.tokens, "stream": stream})
+    end = time.monotonic() + 20
+    while server.log.read_text().count("injected at site") == injected:
+        assert time.monotonic() < end, "it came nowhere near"
+        time.sleep(0.005)
+    at = server.state()["step"]
+    drop(wire, how)
+    left = server.wait_idle()
+    assert [left[one] for one in FREE] == [free[one] for one in FREE]
+    # The slow step itself, and one that may have begun before the word came through.
+    assert left["step"] - at <= 2
+
+
+def leave_the_queue(server: Server, *, stream: bool, how: str) -> None:
+    free = server.wait_idle()
+    blocker = request(server.port, {"prompt": [Act.LOOP, 0, 100], "max_tokens": 4000})
+    server.wait(lambda state: state["running"] == 1)
+    wire = request(server.port, {"prompt": PROMPT, "max_tokens": 100, "stream": stream})
+    server.wait(lambda state: state["waiting"] == 1)
+    drop(wire, how)
+    state = server.wait(lambda state: state["waiting"] == 0)
+    assert (state["running"], len(state["requests"])) == (1, 1)
+    drop(blocker, "close")
+    left = server.wait_idle()
+    assert [left[one] for one in FREE] == [free[one] for one in FREE]
+
+
+def arm(server: Server, *faults: str) -> None:
+    answer = server.post("/admin/faults", {"faults": list(faults)})
+    assert answer.status_code == 200, answer.text
+
+
+def cases() -> list[Any]:
+    """Every phase both ways, with one way to leave each; the slow suite does all of them."""
+    found = []
+    for place, phase in enumerate(["queued", *PHASES]):
+        for stream in (True, False):
+            for turn, how in enumerate(WAYS):
+                quick = turn == (place + stream) % len(WAYS)
+                marks = [] if quick else [pytest.mark.slow]
+                kind = "stream" if stream else "whole"
+                found.append(
+                    pytest.param(phase, stream, how, marks=marks, id=f"{phase}-{kind}-{how}")
+                )
+    return found
+
+
+def once(server: Server, phase: str, *, stream: bool, how: str) -> None:
+    if phase == "queued":
+        leave_the_queue(server, stream=stream, how=how)
+    else:
+        leave(server, PHASES[phase], stream=stream, how=how)
+
+
+@pytest.mark.parametrize(("phase", "stream", "how"), cases())
+def test_who_leaves_holds_nothing(server: Server, phase: str, stream: bool, how: str) -> None:
+    once(server, phase, stream=stream, how=how)
+    done = server.complete(prompt=[0, 300, 301], max_tokens=5)
+    assert done["usage"]["completion_tokens"] == 3
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_twenty_times_in_all_ways(server: Server) -> None:
+    done = 0
+    for phase in ("queued", *PHASES):
+        for stream in (True, False):
+            for how in WAYS:
+                for _ in range(TIMES):
+                    once(server, phase, stream=stream, how=how)
+                    done += 1
+    assert done == 840
+
+
+def test_the_slow_step_is_long_enough_to_leave_in() -> None:
+    assert SLOW_SECONDS >= 0.2
