@@ -126,6 +126,7 @@ void sums_round(const ExpertSumsCall& call, std::ptrdiff_t first, int rows) {
         std::int64_t* const out = call.out + (first + row) * call.hidden;
         for (int i = 0; i < call.hidden; ++i) out[i] = 0;
     });
+    x.settle();
     const double worth = static_cast<double>(routed.pairs) * call.inner * call.hidden;
     const int groups = ceil_div(call.inner, kGroup);
     const int together = shared_out(routed.experts * groups, kMostGroups);
@@ -135,6 +136,7 @@ void sums_round(const ExpertSumsCall& call, std::ptrdiff_t first, int rows) {
         hidden_groups(round, block / parts, group,
                       groups - group < together ? groups - group : together);
     });
+    hidden.settle();
     const int columns = kDownColumns * shared_out(ceil_div(call.hidden, kDownColumns), kMostDown);
     pool::loop(ceil_div(call.hidden, columns), worth, [&](int block) {
         const int n = block * columns;

@@ -1,13 +1,8 @@
-// Vectors as panels of eight, and their exact sums by AMX tiles of signed bytes.
-//
-// A tile product adds a strip of 16 rows of weights times a panel over half a group. A 16-bit
-// integer is two signed bytes, 256 * high + low, each a column of the panel. Sums of bytes stay
-// below 2^31, so all of this is exact.
+// Vectors as panels of eight columns for tiles. A 16-bit integer is two signed bytes, 256 * high +
+// low, side by side.
 
 namespace deskside::DESKSIDE_TIER {
 namespace {
-
-constexpr int kPanelRows = 8;
 
 // Vectors of the rows of experts. The pairs of an expert fill panels of eight, the last one in
 // part; a row that is alone with its expert waits for memory in any case, and stays plain.
@@ -17,8 +12,9 @@ class Vectors {
         const std::ptrdiff_t groups = ceil_div(width, kGroup), pairs = rows * topk;
         const std::ptrdiff_t shares = pairs / 2 < experts ? pairs / 2 : experts;
         const std::ptrdiff_t panels = ceil_div(pairs, kPanelRows) + shares;
-        return panels * groups * (kGroupBytes + kPanelRows * sizeof(std::int64_t)) +
-               (experts + 1 + pairs) * sizeof(int) + 4 * 64 +
+        return panels * (groups * (kPanelBytes + sizeof(PanelStep)) +
+                         ceil_div(groups, kStretch) * kPanelRows * sizeof(std::int64_t)) +
+               (experts + 1 + pairs) * sizeof(int) + 5 * 64 +
                PlainVectors::bytes(rows, topk, experts, width, shared);
     }
 
@@ -28,6 +24,7 @@ class Vectors {
           routed_(routed),
           fan_(shared ? topk : 0),
           groups_(ceil_div(width, kGroup)),
+          stretches_(ceil_div(groups_, kStretch)),
           panel_(carve<int>(memory, routed.experts + 1)),
           seat_(carve<int>(memory, routed.pairs)) {
         panel_[0] = 0;
@@ -38,8 +35,20 @@ class Vectors {
             panel_[e + 1] = panel_[e] + (count > 1 ? ceil_div(count, kPanelRows) : 0);
         }
         const std::ptrdiff_t parts = static_cast<std::ptrdiff_t>(panel_[routed.experts]) * groups_;
-        tiles_ = carve<std::int8_t>(memory, parts * kGroupBytes);
-        powers_ = carve<std::int64_t>(memory, parts * kPanelRows);
+        tiles_ = carve<std::int8_t>(memory, parts * kPanelBytes);
+        steps_ = carve<PanelStep>(memory, parts);
+        least_ = carve<std::int64_t>(
+            memory, static_cast<std::ptrdiff_t>(panel_[routed.experts]) * stretches_ * kPanelRows);
+    }
+
+    // To be called when all groups are there, before the first sums.
+    void settle() const {
+        if (panel_[routed_.experts] == 0) return;
+        pool::loop(routed_.experts, 1e9, [&](int e) {
+            const int count = routed_.begin[e + 1] - routed_.begin[e];
+            for (int panel = panel_[e], p = 0; panel < panel_[e + 1]; ++panel, p += kPanelRows)
+                settle_panel(panel, count - p < kPanelRows ? count - p : kPanelRows);
+        });
     }
 
     // Keeps a group of vector `index` as integers at `exponent`, to be shifted by `shift`.
@@ -107,142 +116,78 @@ class Vectors {
         const std::ptrdiff_t part =
             static_cast<std::ptrdiff_t>(seat / kPanelRows) * groups_ + group;
         const int column = seat % kPanelRows;
-        std::int64_t* const to = reinterpret_cast<std::int64_t*>(tiles_ + part * kGroupBytes);
+        std::int64_t* const to = reinterpret_cast<std::int64_t*>(tiles_ + part * kPanelBytes);
         for (int i = 0; i < 32; ++i) to[i * kPanelRows + column] = cells[i];
-        powers_[part * kPanelRows + column] = std::int64_t{1} << shift;
+        steps_[part].over[2 * column] = steps_[part].over[2 * column + 1] = shift;
+    }
+
+    // Finds for each vector and stretch where the shifts start that 32 bits have room for: those of
+    // its groups lie on both sides of their median.
+    void settle_panel(int panel, int count) const {
+        for (int s = 0; s < stretches_; ++s) {
+            PanelStep* const steps =
+                steps_ + static_cast<std::ptrdiff_t>(panel) * groups_ + s * kStretch;
+            const int groups =
+                groups_ - s * kStretch < kStretch ? groups_ - s * kStretch : kStretch;
+            std::int64_t* const least =
+                least_ + (static_cast<std::ptrdiff_t>(panel) * stretches_ + s) * kPanelRows;
+            for (int g = 0; g < groups; ++g) steps[g].wide = false;
+            for (int c = 0; c < count; ++c) {
+                const int middle = median_shift(steps, groups, c);
+                least[c] = middle > kMostOver / 2 ? middle - kMostOver / 2 : 0;
+                for (int g = 0; g < groups; ++g) {
+                    const int over = steps[g].over[2 * c] - static_cast<int>(least[c]);
+                    steps[g].over[2 * c] = steps[g].over[2 * c + 1] = over;
+                    steps[g].wide |= over < 0 || over > kMostOver;
+                }
+            }
+        }
+    }
+
+    static int median_shift(const PanelStep* steps, int groups, int column) {
+        int below[64] = {};
+        for (int g = 0; g < groups; ++g) ++below[steps[g].over[2 * column] & 63];
+        int middle = 0;
+        for (int seen = below[0]; 2 * seen < groups; seen += below[++middle]) {
+        }
+        return middle;
     }
 
     PlainVectors plain_;
     const Routed& routed_;
     int fan_;  // pairs of a row that share its vector; 0 where each pair has its own
     int groups_;
-    int* panel_;            // [experts + 1] first panel of an expert
-    int* seat_;             // [pairs] panel * 8 + column, or kAlone
-    std::int8_t* tiles_;    // [panels, groups, 2, 16, 8, 2, 4]
-    std::int64_t* powers_;  // [panels, groups, 8]: a vector's shift of a group, as a factor
+    int stretches_;
+    int* panel_;           // [experts + 1] first panel of an expert
+    int* seat_;            // [pairs] panel * 8 + column, or kAlone
+    std::int8_t* tiles_;   // [panels, groups, 2, 16, 8, 2, 4]
+    PanelStep* steps_;     // [panels, groups]
+    std::int64_t* least_;  // [panels, stretches, 8] shift of a stretch
 };
-
-// Memory of one thread for one strip.
-struct Strip {
-    Passes passes;
-    std::int8_t* weights;   // [2, kGroupBytes] decoded, in turns
-    std::int32_t* product;  // [2, 16 rows, 8 columns, low and high]
-    std::int64_t* total;    // [panels, 16 rows, 8 columns]
-};
-
-Strip carve_strip(int groups, int panels) {
-    const std::ptrdiff_t wide = (groups + 15) / 16 * 16, cells = kMostPasses * kStripRows * wide;
-    const std::size_t bytes = cells * 12 + wide * kMostPasses * 2 + kStripRows * 8 +
-                              2 * (kGroupBytes + kHalfBytes) + panels * kHalfBytes + 8 * 64;
-    char* memory = static_cast<char*>(pool::scratch(pool::Slot::kStrip, bytes));
-    Passes passes = {static_cast<int>(wide),
-                     carve<std::uint32_t>(memory, cells),
-                     carve<std::uint32_t>(memory, cells),
-                     carve<std::int32_t>(memory, cells),
-                     carve<std::uint64_t>(memory, kStripRows),
-                     carve<std::uint16_t>(memory, kMostPasses * wide),
-                     0};
-    return {passes, carve<std::int8_t>(memory, 2 * kGroupBytes),
-            carve<std::int32_t>(memory, 2 * kHalfBytes / 4),
-            carve<std::int64_t>(memory, panels * kHalfBytes / 8)};
-}
-
-// The compiler knows of no memory behind a tile: what it reads must be written before, and what it
-// writes read after.
-LANES void tile_fence() { asm volatile("" ::: "memory"); }
-
-LANES void load_weights(const std::int8_t* weights) {
-    tile_fence();
-    _tile_loadd(0, weights, 64);
-    _tile_loadd(1, weights + kHalfBytes, 64);
-}
-
-// product[row, column] = low and high sums of a strip's row times a panel's column.
-LANES void multiply_panel(const std::int8_t* panel, std::int32_t* product) {
-    tile_fence();
-    _tile_loadd(2, panel, 64);
-    _tile_loadd(3, panel + kHalfBytes, 64);
-    _tile_zero(4);
-    _tile_dpbssd(4, 0, 2);
-    _tile_dpbssd(4, 1, 3);
-    _tile_stored(4, product, 64);
-    tile_fence();
-}
-
-LANES void add_product(const std::int32_t* product, const std::int32_t* base, std::ptrdiff_t stride,
-                       const std::int64_t* powers, std::int64_t* total) {
-    const __m512i power = _mm512_load_si512(powers);
-    for (int i = 0; i < kStripRows; ++i) {
-        const __m512i low = _mm512_load_si512(product + 16 * i);
-        const __m512i high = _mm512_slli_epi32(_mm512_shuffle_epi32(low, _MM_PERM_DDBB), 8);
-        const __m512i factor = _mm512_sllv_epi32(power, _mm512_set1_epi32(base[i * stride]));
-        const __m512i sum = _mm512_mul_epi32(_mm512_add_epi32(low, high), factor);
-        _mm512_store_si512(total + 8 * i, _mm512_add_epi64(_mm512_load_si512(total + 8 * i), sum));
-    }
-}
-
-struct [[gnu::packed]] TileShapes {
-    std::uint8_t palette = 1, start = 0, reserved[14] = {};
-    std::uint16_t bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-    std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-};
-
-// total = sums of a strip times `panels` panels. Decode, tiles and sums of neighbouring steps
-// overlap: a tile waits for the bytes it loads, and sums for the tile.
-void multiply_strip(const WeightRows& w, int rows, const Strip& strip, int groups,
-                    const std::int8_t* tiles, const std::int64_t* powers, int panels) {
-    const Passes& passes = strip.passes;
-    const auto add = [&](int step, int item, int panel) {
-        const int what = passes.item[item], group = what & ((1 << kPassBit) - 1);
-        const std::ptrdiff_t at =
-            (what >> kPassBit & 3) * static_cast<std::ptrdiff_t>(kStripRows) * passes.groups +
-            group;
-        const std::ptrdiff_t part = static_cast<std::ptrdiff_t>(panel) * groups + group;
-        add_product(strip.product + step % 2 * (kHalfBytes / 4), passes.base + at, passes.groups,
-                    powers + part * kPanelRows, strip.total + panel * (kHalfBytes / 8));
-    };
-    decode_item(w, rows, passes, 0, strip.weights);
-    int step = 0, last_item = 0, last_panel = 0;
-    for (int item = 0; item < passes.items; ++item) {
-        const int group = passes.item[item] & ((1 << kPassBit) - 1);
-        load_weights(strip.weights + item % 2 * kGroupBytes);
-        for (int panel = 0; panel < panels; ++panel, ++step) {
-            const std::ptrdiff_t part = static_cast<std::ptrdiff_t>(panel) * groups + group;
-            multiply_panel(tiles + part * kGroupBytes, strip.product + step % 2 * (kHalfBytes / 4));
-            if (panel == 0 && item + 1 < passes.items)
-                decode_item(w, rows, passes, item + 1,
-                            strip.weights + (item + 1) % 2 * kGroupBytes);
-            if (step > 0) add(step - 1, last_item, last_panel);
-            last_item = item;
-            last_panel = panel;
-        }
-    }
-    add(step - 1, last_item, last_panel);
-}
 
 template <class Target>
 void Vectors::add_panels(int e, const WeightRows& w, int columns, const Target& target) const {
     const int panels = panel_[e + 1] - panel_[e];
     const int count = routed_.begin[e + 1] - routed_.begin[e];
     const std::ptrdiff_t first = static_cast<std::ptrdiff_t>(panel_[e]) * groups_;
-    Strip strip = carve_strip(groups_, panels);
+    const Panels x = {tiles_ + first * kPanelBytes, steps_ + first,
+                      least_ + first / groups_ * stretches_ * kPanelRows, panels, groups_};
+    const Strip strip = carve_strip(groups_, panels);
     const TileShapes shapes;
     tile_fence();
     _tile_loadconfig(&shapes);
+    // A matrix has whole strips of rows, because its rows are the columns of another one.
     for (int n = 0; n < columns; n += kStripRows) {
-        const int rows = columns - n < kStripRows ? columns - n : kStripRows;
         const std::ptrdiff_t at = n;
-        const WeightRows part = {w.codes + at * (w.inner / 2), w.scales + at * (w.inner / 32),
-                                 w.inner, w.floor};
-        plan_passes(part, rows, groups_, strip.passes);
-        __builtin_memset(strip.total, 0, static_cast<std::size_t>(panels) * kHalfBytes);
-        multiply_strip(part, rows, strip, groups_, tiles_ + first * kGroupBytes,
-                       powers_ + first * kPanelRows, panels);
+        StripProduct product = {
+            {w.codes + at * (w.inner / 2), w.scales + at * (w.inner / 32), w.inner, w.floor},
+            x,
+            strip};
+        product.run();
         for (int p = 0; p < count; ++p) {
-            const std::int64_t* total =
-                strip.total + p / kPanelRows * (kHalfBytes / 8) + p % kPanelRows;
+            const std::int64_t* total = strip.total + p / kPanelRows * kStripSums + p % kPanelRows;
             std::int64_t* const out = target(p) + n;
-            for (int i = 0; i < rows; ++i) out[i] += total[i * kPanelRows];
+            for (int i = 0; i < kStripRows; ++i) out[i] += total[i * kPanelRows];
         }
     }
     _tile_release();

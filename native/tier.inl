@@ -18,6 +18,7 @@
 #include "vectors.inl"
 #if defined(DESKSIDE_PANELS)
 #include "passes.inl"
+#include "strips.inl"
 #include "panels.inl"
 #endif
 #include "integer.inl"

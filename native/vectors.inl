@@ -57,6 +57,12 @@ class PlainVectors {
         add_bands(w, columns, x, count, target);
     }
 
+    // For layouts that are made of all groups of a vector.
+    void settle() const {}
+
+    // The vector of sorted pair p.
+    const IntegerRow& row(int p) const { return *row_[p]; }
+
   private:
     const Routed& routed_;
     int groups_;

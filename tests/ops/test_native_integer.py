@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 
 from deskside.errors import CheckpointError
+from deskside.formats.packed import Format, Packed
 from deskside.kernels import native
 from deskside.kernels.tiers import force_tier, tiers
 from deskside.ops import integer_moe
@@ -12,6 +13,10 @@ from deskside.ops.integer_moe import windows_of
 from tests.ops.test_integer_moe import BANKS, EXPERTS, LIMIT, MOST, TOPK, WINDOWS, banks, routed
 
 pytestmark = [pytest.mark.native, pytest.mark.usefixtures("_native_defaults")]
+
+
+LONG = 2208
+"""Inputs of experts with more groups than are added up together."""
 
 
 @pytest.fixture(params=tiers().available)
@@ -58,6 +63,50 @@ def test_every_width(width: int) -> None:
     _, ids, weights = routed(3)
     expected = integer_moe.expert_sums(x, ids, weights, w1, w3, w2, windows)
     assert native.expert_sums(x, ids, weights, w1, w3, w2, windows).equal(expected)
+
+
+def long_experts(scales: Tensor, codes: Tensor) -> tuple[Packed, Packed, Packed]:
+    """Return experts with rows of 17 groups and a quarter, and 64 hidden units."""
+    w1 = Packed(codes, scales, Format.MXFP4)
+    w2 = Packed(
+        codes.view(EXPERTS, LONG, 32).flip(1).contiguous(),
+        scales.view(EXPERTS, LONG, 2).contiguous(),
+        Format.MXFP4,
+    )
+    return w1, w1, w2
+
+
+@pytest.mark.usefixtures("tier")
+@pytest.mark.parametrize("binades", [0, 4, 7, 13])
+@pytest.mark.parametrize("least", [112, 121])
+def test_groups_of_a_vector_and_blocks_of_a_row_lie_apart(binades: int, least: int) -> None:
+    """Groups whose exponents 32 bits have room for together, and groups that they have not."""
+    draw = torch.Generator().manual_seed(binades)
+    codes = torch.randint(0, 256, (EXPERTS, 64, LONG // 2), generator=draw).byte()
+    scales = torch.randint(least, 124, (EXPERTS, 64, LONG // 32), generator=draw).byte()
+    of = long_experts(scales, codes)
+    windows = windows_of(*of, LIMIT, TOPK, MOST)
+    _, ids, weights = routed(21)
+    apart = 2.0 ** torch.randint(0, binades + 1, (21, LONG // 128 + 1), generator=draw)
+    x = torch.randn(21, LONG, generator=draw) * apart.repeat_interleave(128, 1)[:, :LONG] / 64
+    expected = integer_moe.expert_sums(x, ids, weights, *of, windows)
+    assert native.expert_sums(x, ids, weights, *of, windows).equal(expected)
+
+
+@pytest.mark.usefixtures("tier")
+@pytest.mark.parametrize("binades", [0, 3, 6])
+def test_the_largest_sums_there_are(binades: int) -> None:
+    """Largest weights at the largest shift times largest vectors, so far apart as 32 bits hold."""
+    codes = torch.full((EXPERTS, 64, LONG // 2), 0x77).byte()
+    scales = torch.full((EXPERTS, 64, LONG // 32), 123).byte()
+    scales[:, :, ::4] = 120  # one block of a group is where shifts start
+    of = long_experts(scales, codes)
+    windows = windows_of(*of, LIMIT, TOPK, MOST)
+    _, ids, weights = routed(4)
+    group = torch.arange(LONG) // 128
+    x = torch.tensor([1.0, -1.0, 1.0, -1.0])[:, None] * 2.0 ** (group % 2 * binades)
+    expected = integer_moe.expert_sums(x, ids, weights, *of, windows)
+    assert native.expert_sums(x, ids, weights, *of, windows).equal(expected)
 
 
 def test_threads_and_partitions_give_the_same_sums() -> None:
