@@ -199,7 +199,7 @@ def test_several_choices(server: Server) -> None:
         ({"chat_template": "{{ x }}"}, "chat_template"),
         ({"tools": [{"type": "function"}]}, "tools"),
         ({"tool_choice": "required"}, "tool_choice"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"response_format": {"type": "xml"}}, "response_format"),
     ],
 )
 def test_a_field_is_refused_by_name(server: Server, fields: dict[str, Any], param: str) -> None:

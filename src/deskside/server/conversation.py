@@ -19,11 +19,13 @@ from deskside.server.openai.fields import SamplingFields
 from deskside.server.record import record_of
 from deskside.server.service import Service
 from deskside.text.answer import AnswerStream
+from deskside.text.call_grammar import answer_or_calls_grammar, calls_grammar
 from deskside.text.chat import Prompt
 from deskside.text.chat_options import ChatOptions
 from deskside.text.messages import Message
 from deskside.text.reasoning import END_OF_REASONING, Channel
-from deskside.text.tools import OPEN
+from deskside.text.response_format import AnswerForm
+from deskside.text.tools import OPEN, Tool
 
 __all__ = ["Conversation", "TalkFields", "begin"]
 
@@ -50,6 +52,15 @@ class Conversation:
     """The request's own name for it."""
     guard: int | None = None
     """Repetitions that close a thought, in the same way."""
+    forced: tuple[Tool, ...] = ()
+    """Tools of which one has to be called."""
+    form: AnswerForm | None = None
+    """What an answer has to be that calls none."""
+
+    @property
+    def constrained_by(self) -> str:
+        """The field that constrains the answer."""
+        return "tools" if self.forced or self.form is None else self.form.field
 
     async def prompt(self, service: Service) -> Prompt:
         """Return the prompt.
@@ -59,7 +70,36 @@ class Conversation:
         """
         characters = sum(message.characters for message in self.messages)
         characters += sum(len(tool.line) for tool in self.options.tools)
-        return await service.render(self.messages, self.options, characters)
+        prompt = await service.render(self.messages, self.options, characters)
+        if self.forced and self.budget is None:
+            prompt = prompt.without_thought(service.tokenizer.controls[END_OF_REASONING])
+        return prompt
+
+    def constraint(self, prompt: Prompt) -> core.Constraint | None:
+        """Return what the answer has to be: a call, or the form that is asked for, or a call.
+
+        It begins behind the thought, in which no call begins then.
+
+        Raises:
+            InputError: the tools cannot be kept to; names the field first.
+        """
+        grammar = self._grammar()
+        if grammar is None:
+            return None
+        if prompt.start is not Channel.REASONING:
+            return core.Constraint(grammar)
+        return core.Constraint(grammar, END_OF_REASONING, (OPEN,) if self.options.tools else ())
+
+    def _grammar(self) -> str | None:
+        single, tools = not self.parallel, self.options.tools
+        if self.forced:
+            return calls_grammar(self.forced, single=single)
+        if self.form is None or not tools:
+            return None if self.form is None else self.form.grammar
+        if self.form.schema is None:
+            told = "a regex or a grammar cannot go with tools that may be called; use tool_choice"
+            raise InputError(f"{self.form.field}: {told} none")
+        return answer_or_calls_grammar(self.form.schema, tools, single=single)
 
     def submit(
         self, service: Service, request: HttpRequest, name: str, prompt: Prompt, param: str
@@ -81,7 +121,7 @@ class Conversation:
         try:
             sequences = self._sequences(service, prompt)
         except InputError as error:
-            named = faults.field_of(str(error), (GUARD,), self.budget_field)
+            named = faults.field_of(str(error), (GUARD, "ignore_eos"), self.budget_field)
             raise faults.of_input(error, named) from error
         ticket = service.engine.submit(name, sequences, param)
         choices = [
@@ -108,7 +148,11 @@ class Conversation:
             wanted = service.options.default_max_tokens + (self.budget or 0)
             most = max(1, min(wanted, room))
         params = self.sampling.params(most, facts.vocab, self.logprobs, prompt.start.stop_after)
-        params = replace(params, thought=self._thought(service, prompt, most))
+        params = replace(
+            params,
+            thought=self._thought(service, prompt, most),
+            constraint=self.constraint(prompt),
+        )
         return [core.Request(prompt.ids, params, at) for at in range(self.sampling.choices)]
 
     def _thought(self, service: Service, prompt: Prompt, most: int) -> core.Thought | None:
@@ -166,6 +210,8 @@ async def begin(service: Service, fields: TalkFields) -> tuple[Conversation, Pro
     fields.check_fields()
     try:
         talk = fields.conversation()
-        return talk, await talk.prompt(service)
+        prompt = await talk.prompt(service)
+        await service.check_constraint(talk.constraint(prompt), talk.constrained_by)
+        return talk, prompt
     except InputError as error:
         raise fields.refusal(error) from error

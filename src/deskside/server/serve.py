@@ -37,6 +37,7 @@ from deskside.server.phase import Phase
 from deskside.server.service import Service, now
 from deskside.server.status import StatusLines
 from deskside.text.chat import ChatEncoder
+from deskside.text.guide import Guides
 from deskside.text.tokenizer import Tokenizer
 
 __all__ = ["READY", "serve"]
@@ -179,6 +180,7 @@ class _Run:
             engine=engine,
             tokenizer=self.tokenizer,
             chat=self.chat,
+            guides=Guides(self.tokenizer, self.tokenizer.vocab_size),
             metrics=metrics,
             options=self.options,
             model=self._name,

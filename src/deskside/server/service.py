@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from deskside.config.server import ServerOptions
+from deskside.core import Constraint
 from deskside.errors import CheckpointError, InputError
 from deskside.server import faults
 from deskside.server.engine import RemoteEngine
 from deskside.server.metrics import Metrics
 from deskside.text.chat import ChatEncoder, Prompt
 from deskside.text.chat_options import ChatOptions
+from deskside.text.guide import Guides
 from deskside.text.messages import Message
 from deskside.text.tokenizer import Tokenizer
 
@@ -43,6 +45,8 @@ class Service:
     tokenizer: Tokenizer
     chat: ChatEncoder | CheckpointError
     """What renders conversations, or why nothing does."""
+    guides: Guides
+    """Judge grammars before a request is queued."""
     metrics: Metrics
     options: ServerOptions
     model: str
@@ -61,6 +65,19 @@ class Service:
         """
         if name is not None and name != self.model and not self.options.any_model_name:
             raise faults.model_not_found(name, self.model)
+
+    async def check_constraint(self, constraint: Constraint | None, field: str) -> None:
+        """Refuse a constraint that no text can be held to; it is compiled in a thread.
+
+        Raises:
+            InputError: the grammar is none, or too large; names the field first.
+        """
+        if constraint is None:
+            return
+        try:
+            await asyncio.to_thread(self.guides.begin, constraint)
+        except InputError as error:
+            raise InputError(f"{field}: {error}") from error
 
     async def encode(self, text: str, encode: Callable[[str], T]) -> T:
         """Encode a text, in a thread where it is long, so that other streams go on."""

@@ -36,6 +36,12 @@ class Prompt:
     ids: tuple[int, ...]
     start: Channel
 
+    def without_thought(self, end: int) -> "Prompt":
+        """Return the prompt with a thought that it leaves open closed by its end token."""
+        if self.start is not Channel.REASONING:
+            return self
+        return Prompt(self.text + END_OF_REASONING, (*self.ids, end), Channel.CONTENT)
+
 
 @dataclass(frozen=True, slots=True)
 class _Piece:

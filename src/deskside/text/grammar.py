@@ -10,7 +10,7 @@ import re
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
@@ -20,7 +20,18 @@ from deskside.errors import InputError
 from deskside.text.schema import check_patterns
 from deskside.text.tokenizer import Tokenizer
 
-__all__ = ["Compiler", "Matcher", "json_grammar", "lark_grammar", "regex_grammar"]
+if TYPE_CHECKING:
+    from llguidance._lib import JsonCompileOptions  # a name for checkers alone
+
+__all__ = [
+    "INSIDE",
+    "Compiler",
+    "Matcher",
+    "json_grammar",
+    "lark_grammar",
+    "library_grammar",
+    "regex_grammar",
+]
 
 LONGEST = 1 << 18
 """Characters of a grammar, or of a schema as JSON."""
@@ -38,6 +49,24 @@ LARK_PIECES = re.compile(
 """Comments, strings and expressions of Lark, whatever they hold; and what is refused outside."""
 
 
+INSIDE: "JsonCompileOptions" = {
+    "whitespace_pattern": SPACE,
+    "lenient": False,
+    "coerce_one_of": False,
+}
+"""How JSON is written."""
+
+
+def library_grammar(text: str) -> str:
+    """Return the grammar of a text in the library's own language, which no client wrote.
+
+    Raises:
+        InputError: it is too long.
+    """
+    _check_length(text)
+    return LLMatcher.grammar_from_lark(text)
+
+
 def json_grammar(schema: Mapping[str, Any]) -> str:
     """Return the grammar of JSON texts that a schema admits.
 
@@ -48,9 +77,7 @@ def json_grammar(schema: Mapping[str, Any]) -> str:
     text = json.dumps(schema, ensure_ascii=False)
     _check_length(text)
     try:
-        return LLMatcher.grammar_from_json_schema(
-            text, overrides={"whitespace_pattern": SPACE, "lenient": False, "coerce_one_of": False}
-        )
+        return LLMatcher.grammar_from_json_schema(text, overrides=INSIDE)
     except ValueError as error:
         raise InputError(_line(str(error))) from error
 

@@ -16,6 +16,7 @@ from deskside.text import utf8
 __all__ = [
     "DSML",
     "OPEN",
+    "Offer",
     "Tool",
     "ToolCall",
     "offered",
@@ -74,19 +75,37 @@ def read_tools(value: object, where: str = "tools") -> tuple[Tool, ...]:
     return found
 
 
-def offered(tools: tuple[Tool, ...], choice: object) -> tuple[Tool, ...]:
-    """Return the tools that the model is told of: none of them where the choice is none.
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """The tools that the model is told of, and those of which it has to call one, if any."""
+
+    tools: tuple[Tool, ...] = ()
+    forced: tuple[Tool, ...] = ()
+
+
+def offered(tools: tuple[Tool, ...], choice: object) -> Offer:
+    """Return what a choice of tools comes to: auto, none, required, or one by its name.
 
     Raises:
-        InputError: the choice asks for a call, which this version cannot force, or is unknown.
+        InputError: the choice is unknown, or asks for a tool that is not there.
     """
     if choice in (None, "auto"):
-        return tools
+        return Offer(tools)
     if choice == "none":
-        return ()
-    if choice == "required" or isinstance(choice, Mapping):
-        raise InputError("tool_choice: a call cannot be forced by this version; use auto or none")
-    raise InputError(f"tool_choice must be auto or none, got {choice!r:.60}")
+        return Offer()
+    if choice == "required":
+        if not tools:
+            raise InputError("tool_choice: required needs at least one tool in tools")
+        return Offer(tools, tools)
+    if not isinstance(choice, Mapping) or choice.get("type") not in ("function", "custom", "tool"):
+        told = f"got {choice!r:.60}"
+        raise InputError(f"tool_choice must be auto, none, required or name a function, {told}")
+    inner = choice.get(choice["type"], choice)
+    name = inner.get("name") if isinstance(inner, Mapping) else None
+    named = tuple(tool for tool in tools if tool.name == name)
+    if not named:
+        raise InputError(f"tool_choice: there is no tool {name!r:.60} in tools")
+    return Offer(tools, named)
 
 
 def read_calls(value: object, where: str) -> tuple[ToolCall, ...]:

@@ -5,6 +5,7 @@ import pytest
 from deskside.errors import InputError
 from deskside.text.tools import (
     DSML,
+    Offer,
     Tool,
     ToolCall,
     offered,
@@ -66,13 +67,24 @@ def test_refusals_of_calls(value: object, words: str) -> None:
 
 def test_choices() -> None:
     tools = (Tool("add", ADD),)
-    assert offered(tools, None) == offered(tools, "auto") == tools
-    assert offered(tools, "none") == ()
-    for forced in ("required", {"type": "function", "function": {"name": "add"}}):
-        with pytest.raises(InputError, match=r"^tool_choice: a call cannot be forced"):
-            offered(tools, forced)
-    with pytest.raises(InputError, match=r"^tool_choice must be auto or none, got 'any'"):
-        offered(tools, "any")
+    both = (*tools, Tool("other", {"name": "other"}))
+    assert offered(both, None) == offered(both, "auto") == Offer(both)
+    assert offered(both, "none") == Offer()
+    assert offered(both, "required") == Offer(both, both)
+    for named in ({"function": {"name": "add"}}, {"name": "add"}):
+        assert offered(both, {"type": "function", **named}) == Offer(both, tools)
+    for wrong, told in (
+        ("any", "must be auto, none, required or name a function, got 'any'"),
+        ({"type": "allowed_tools"}, "must be auto"),
+        ({"type": "function", "function": {"name": "x"}}, ": there is no tool 'x'"),
+        ({"type": "function", "function": "x"}, ": there is no tool None"),
+    ):
+        with pytest.raises(
+            InputError, match=f"^tool_choice{told if told[0] == ':' else f' {told}'}"
+        ):
+            offered(both, wrong)
+    with pytest.raises(InputError, match=r"^tool_choice: required needs at least one tool"):
+        offered((), "required")
 
 
 def test_calls_are_written_as_the_format_has_them() -> None:

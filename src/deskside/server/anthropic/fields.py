@@ -19,7 +19,8 @@ from deskside.server.openai.fields import SamplingFields, Stop
 from deskside.text import utf8
 from deskside.text.chat_options import ChatOptions, read_budget, read_options
 from deskside.text.messages import PART_BREAK, Message, Role
-from deskside.text.tools import Tool, ToolCall, offered, read_calls, read_tools
+from deskside.text.response_format import AnswerForm, read_format
+from deskside.text.tools import Offer, Tool, ToolCall, offered, read_calls, read_tools
 
 __all__ = ["CountFields", "MessagesFields"]
 
@@ -27,8 +28,6 @@ MOST_MESSAGES = 10_000
 MOST_STOPS = 64
 UNSERVED: Mapping[str, tuple[Any, ...]] = {
     "mcp_servers": (None, []),
-    "output_format": (None,),
-    "output_config.format": (None,),
 }
 """What would change the answer and is not served, with the values that ask for nothing."""
 THINKS = {"enabled": True, "adaptive": True, "disabled": False}
@@ -58,7 +57,6 @@ class CountFields(BaseModel):
             Fault: names the field.
         """
         extra = dict(self.model_extra or {})
-        extra["output_config.format"] = (self.output_config or {}).get("format")
         for name, nothing in UNSERVED.items():
             if extra.pop(name, None) not in nothing:
                 field = name.partition(".")[0]
@@ -78,6 +76,14 @@ class CountFields(BaseModel):
             found += _read(item, f"messages[{place}]", last=place == last)
         return tuple(found)
 
+    def offer(self) -> Offer:
+        """Return what may and what has to be called.
+
+        Raises:
+            InputError: the choice is unknown, or names no tool that is there.
+        """
+        return offered(_tools(self.tools), _choice(self.tool_choice))
+
     def options(self) -> ChatOptions:
         """Return how the conversation is to be continued: without a word about it, no thinking.
 
@@ -92,7 +98,7 @@ class CountFields(BaseModel):
             found = read_options(effort)
         except InputError as error:
             raise InputError(f"output_config.effort: {error}") from error
-        tools = offered(_tools(self.tools), _choice(self.tool_choice))
+        tools = self.offer().tools
         return ChatOptions(THINKS[kind], found.effort, tools=tools)
 
     def conversation(self) -> Conversation:
@@ -116,6 +122,7 @@ class MessagesFields(CountFields):
     temperature: float | None = Field(None, ge=0, le=100)
     top_p: float | None = Field(None, gt=0, le=1)
     top_k: int | None = Field(None, ge=0)
+    output_format: dict[str, Any] | None = None
     stop_sequences: Annotated[list[Stop], Field(max_length=MOST_STOPS)] | None = None
     stream: bool | None = None
 
@@ -142,7 +149,15 @@ class MessagesFields(CountFields):
             parallel=not single,
             budget=read_budget(self.thinking),
             budget_field="thinking",
+            forced=self.offer().forced,
+            form=self._form(),
         )
+
+    def _form(self) -> AnswerForm | None:
+        """Return the form of the answer, by its present name or the one that it had before."""
+        if self.output_format is not None:
+            return read_format(self.output_format, "output_format")
+        return read_format((self.output_config or {}).get("format"), "output_config.format")
 
 
 def _system(value: str | Sequence[Block] | None) -> Message:

@@ -13,6 +13,7 @@ from deskside.server.faults import Fault
 from deskside.server.openai.fields import SamplingFields
 from deskside.text.chat_options import read_budget, read_options
 from deskside.text.messages import read_messages
+from deskside.text.response_format import read_format
 from deskside.text.tools import offered, read_tools
 
 __all__ = ["ChatFields"]
@@ -64,16 +65,18 @@ class ChatFields(SamplingFields):
             InputError: a field has an unknown value; its name comes first.
         """
         options = read_options(self.reasoning_effort, self.thinking, self.chat_template_kwargs)
-        tools = offered(read_tools(self.tools), self.tool_choice)
+        offer = offered(read_tools(self.tools), self.tool_choice)
         return Conversation(
             read_messages(self.messages),
-            replace(options, tools=tools),
+            replace(options, tools=offer.tools),
             self,
             self.limit,
             (self.top_logprobs or 0) if self.logprobs else None,
             parallel=self.parallel_tool_calls is not False,
             budget=read_budget(self.thinking, self.thinking_budget),
             guard=self.repetition_guard,
+            forced=offer.forced,
+            form=read_format(self.response_format),
         )
 
     def refusal(self, error: InputError) -> Fault:

@@ -1,7 +1,7 @@
 """POST /v1/completions: raw text or token ids, continued."""
 
 from collections.abc import AsyncIterator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
@@ -19,6 +19,7 @@ from deskside.server.service import Service, new_id, now
 from deskside.server.stream import DONE, event, fault_event, stream, unless_gone
 from deskside.text.answer import AnswerStream
 from deskside.text.reasoning import Channel
+from deskside.text.response_format import read_format
 
 __all__ = ["complete"]
 
@@ -52,8 +53,12 @@ class _Work:
             **fields,
         )
 
-    def requests(self) -> list[core.Request]:
-        """Return the sequences: for each prompt its choices, one after the other."""
+    async def requests(self) -> list[core.Request]:
+        """Return the sequences: for each prompt its choices, one after the other.
+
+        Raises:
+            Fault: the form of the answer cannot be kept.
+        """
         facts = self.service.engine.require_ready()
         most = DEFAULT_MAX_TOKENS if self.fields.max_tokens is None else self.fields.max_tokens
         params = self.fields.params(
@@ -62,6 +67,14 @@ class _Work:
             self.fields.logprobs,
             prompt_logprobs=self.fields.scores_prompt,
         )
+        try:
+            form = read_format(self.fields.response_format)
+            constraint = None if form is None else core.Constraint(form.grammar)
+            await self.service.check_constraint(constraint, "response_format")
+            params = replace(params, constraint=constraint)
+        except InputError as error:
+            named = faults.field_of(str(error), ("ignore_eos",), "response_format")
+            raise faults.of_input(error, named) from error
         return [
             core.Request(prompt, params, choice)
             for prompt in self.prompts
@@ -89,7 +102,7 @@ async def complete(service: Service, request: HttpRequest, fields: CompletionFie
     record.name, record.prompt_tokens = name, sum(map(len, prompts))
     if fields.max_tokens == 0 and not fields.scores_prompt:
         return _only_echo(work)
-    sequences = work.requests()
+    sequences = await work.requests()
     ticket = service.engine.submit(name, sequences, "prompt")
     bytes_of = service.tokenizer.text_bytes
     choices = [

@@ -43,7 +43,6 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "prompt_embeds": (None,),
     "prompt_logprobs": (None,),
     "repeat_penalty": (None, 1, 1.0),
-    "response_format": (None, {"type": "text"}),
     "skip_special_tokens": (None, True),
     "structured_outputs": (None,),
     "suffix": (None, ""),
@@ -95,6 +94,7 @@ class SamplingFields(BaseModel):
     stop: Stop | Annotated[list[Stop], Field(max_length=MOST_STOPS)] | None = None
     stop_token_ids: Annotated[TokenIds, Field(max_length=MOST_STOPS)] | None = None
     ignore_eos: bool | None = None
+    response_format: dict[str, Any] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
 

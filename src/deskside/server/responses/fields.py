@@ -19,6 +19,7 @@ from deskside.server.responses.items import CUSTOM_INPUT, read_input
 from deskside.text import utf8
 from deskside.text.chat_options import ChatOptions, read_options
 from deskside.text.messages import Message, Role
+from deskside.text.response_format import read_format
 from deskside.text.tools import Tool, offered, read_tools
 
 __all__ = ["ResponsesFields"]
@@ -29,7 +30,6 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "conversation": (None,),
     "previous_response_id": (None, ""),
     "prompt": (None,),
-    "text.format": (None, {"type": "text"}),
     "truncation": (None, "disabled"),
 }
 """Fields that are not served, with the values that ask for nothing."""
@@ -73,7 +73,6 @@ class ResponsesFields(BaseModel):
         if isinstance(self.input, list) and not 0 < len(self.input) <= MOST_ITEMS:
             raise faults.bad_request(f"input must hold 1 to {MOST_ITEMS} items", "input")
         extra = dict(self.model_extra or {})
-        extra["text.format"] = (self.text or {}).get("format")
         for name, nothing in NEUTRAL.items():
             if extra.pop(name, None) not in nothing:
                 why = "nothing is stored here" if name in STORED else "not in this version"
@@ -102,17 +101,20 @@ class ResponsesFields(BaseModel):
         sampling = SamplingFields.model_validate(
             {"temperature": self.temperature, "top_p": self.top_p}
         )
+        offer = offered(_tools(self.tools or ()), self.tool_choice)
         head: tuple[Message, ...] = ()
         if self.instructions:
             utf8.to_bytes(self.instructions, "instructions")
             head = (Message(Role.SYSTEM, self.instructions),)
         return Conversation(
             (*head, *read_input(self.input)),
-            self._options(),
+            self._options(offer.tools),
             sampling,
             self.max_output_tokens,
             parallel=self.parallel_tool_calls is not False,
             budget=self.thinking_budget,
+            forced=offer.forced,
+            form=read_format((self.text or {}).get("format"), "text.format"),
         )
 
     def refusal(self, error: InputError) -> Fault:
@@ -120,12 +122,11 @@ class ResponsesFields(BaseModel):
         named = faults.field_of(str(error), type(self).model_fields, "input")
         return faults.of_input(error, named)
 
-    def _options(self) -> ChatOptions:
+    def _options(self, tools: tuple[Tool, ...]) -> ChatOptions:
         try:
             found = read_options((self.reasoning or {}).get("effort"))
         except InputError as error:
             raise InputError(f"reasoning.effort: {error}") from error
-        tools = offered(_tools(self.tools or ()), self.tool_choice)
         return ChatOptions(found.thinking, found.effort, tools=tools)
 
 

@@ -55,7 +55,7 @@ class _Work:
             "reasoning": {"effort": (fields.reasoning or {}).get("effort"), "summary": None},
             "store": False,
             "temperature": 1.0 if fields.temperature is None else fields.temperature,
-            "text": {"format": {"type": "text"}},
+            "text": {"format": (fields.text or {}).get("format") or {"type": "text"}},
             "tool_choice": fields.tool_choice or "auto",
             "tools": fields.tools or [],
             "top_p": 1.0 if fields.top_p is None else fields.top_p,
