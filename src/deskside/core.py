@@ -247,13 +247,14 @@ class Admission:
     """A sequence enters: its id, its request and the pages set aside for it.
 
     `pinned` says that the request came with its own seed: its tokens may then depend on nothing
-    that another run would not repeat.
+    that another run would not repeat. The first `reused` tokens of its prompt were computed before.
     """
 
     sequence: SequenceId
     request: Request
     pages: int
     pinned: bool = True
+    reused: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,7 +304,8 @@ class Emission:
     `logprobs` has one entry a token where the request asks, else none; `prompt_logprobs` one for
     each token of the prompt that follows a row of the span. `fault` says in one line what went
     wrong where `finish` is ERROR; then nothing was kept or emitted. The last `forced` of the tokens
-    were not drawn; they become rows of the sequence's next span.
+    were not drawn; they become rows of the sequence's next span. `reused` counts, with a sequence's
+    first span, the tokens before it that were computed earlier.
     """
 
     kept: int
@@ -316,6 +318,7 @@ class Emission:
     fault: str | None = None
     forced: int = 0
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
+    reused: int = 0
 
 
 @dataclass(frozen=True, slots=True)

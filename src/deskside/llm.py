@@ -43,7 +43,8 @@ class Result:
     `prefill_s` runs from submission to the first token, `decode_s` from there to the last one.
     `token_ids` holds every emitted token, the end token among them; `logprobs` has one entry for
     each where they were asked for, and `prompt_logprobs` one for each token of the prompt but the
-    first. Where `finish` is ERROR, `fault` is one line about it.
+    first. `cached_tokens` of the prompt were computed for an earlier one. Where `finish` is ERROR,
+    `fault` is one line about it.
     """
 
     text: str
@@ -58,6 +59,7 @@ class Result:
     logprobs: tuple[TokenLogprob, ...] = ()
     fault: str | None = None
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
+    cached_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,10 +236,12 @@ class _Progress:
     logprobs: list[TokenLogprob] = field(default_factory=list)
     fault: str | None = None
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
+    cached: int = 0
 
     def take(self, emission: Emission) -> Delta:
         """Add a step's tokens and return what became certain."""
         self.prompt_logprobs += emission.prompt_logprobs
+        self.cached += emission.reused
         self.last = time.perf_counter()
         if self.tokens:
             self.acceptance = self.acceptance.after(emission)
@@ -277,4 +281,5 @@ class _Progress:
             logprobs=tuple(self.logprobs),
             fault=self.fault,
             prompt_logprobs=tuple(self.prompt_logprobs),
+            cached_tokens=self.cached,
         )

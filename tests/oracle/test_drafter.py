@@ -1,6 +1,5 @@
 """The drafter against its formulas: features, drafts, logits and confidences over several steps."""
 
-import dataclasses
 import json
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from torch import Tensor
 from deskside.checkpoint.index import Checkpoint
 from deskside.core import SamplingParams, SequenceId
 from deskside.engine.inputs import BatchBuilder
+from deskside.engine.owners import Owners
 from deskside.layout.kv import KvFormat
 from deskside.model.draft_inputs import Anchor
 from deskside.model.drafter import Drafter, Drafts
@@ -19,7 +19,6 @@ from deskside.ops.opset import OpSet
 from deskside.speculate.policy import History, Policy
 from deskside.speculate.proposal import Proposer, draft_uniforms
 from deskside.state.context import DraftContext
-from deskside.state.rings import Rings
 from tests.miniature import read_floats, write_miniature
 from tests.oracle.drafter import StraightDraft, StraightDrafter
 from tests.oracle.peer import peer_of
@@ -53,8 +52,7 @@ class DraftRig(Rig):
         super().reset()
         self.drafter = Drafter(self.weights, self.spec, self.ops)
         self.context = DraftContext.allocate(self.spec, self.kv_format, self.slots)
-        rings = Rings(self.slots, (*self.state.groups, self.context.group))
-        self.owners = dataclasses.replace(self.owners, rings=rings)
+        self.owners = Owners.allocate(self.state, self.pages, self.slots, [self.context.group])
         self.ledger = self.owners.ledger()
         self.builder = BatchBuilder(self.spec, self.owners.pages, self.owners.rings)
         target = self.target = getattr(self, "target", self.model)

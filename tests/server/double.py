@@ -102,8 +102,8 @@ class PromptStore(TokenStore):
         super().__init__()
         self.prompts: dict[SequenceId, tuple[int, ...]] = {}
 
-    def admit(self, sequence: SequenceId, prompt: Sequence[int]) -> None:
-        super().admit(sequence, prompt)
+    def admit(self, sequence: SequenceId, prompt: Sequence[int], frontier: int = 0) -> None:
+        super().admit(sequence, prompt, frontier)
         self.prompts[sequence] = tuple(prompt)
 
     def release(self, sequence: SequenceId) -> None:

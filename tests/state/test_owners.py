@@ -19,11 +19,10 @@ from deskside.core import SequenceId, Span
 from deskside.engine.inputs import BatchBuilder
 from deskside.engine.owners import Owners
 from deskside.errors import CapacityError
-from deskside.layout.kv import KvFormat, pages_for
+from deskside.layout.kv import BORDERS, PAGE, KvFormat, pages_for
 from deskside.spec import DrafterSpec, ModelSpec
 from deskside.state.context import DraftContext
 from deskside.state.kv import KvState, Ring
-from deskside.state.rings import Rings
 from deskside.text.guide import Guide
 from tests.oracle.peer import TINY
 
@@ -41,9 +40,9 @@ def content(token: int, position: int, width: int) -> Tensor:
     return torch.arange(width) * 0.5 + token * 7 + position * 1000
 
 
-def recent(end: int, ring: Ring) -> list[int]:
-    """Return where a ring holds the last rows before a frontier."""
-    return [p % ring.length for p in range(max(0, end - ring.length), end)]
+def recent(end: int, ring: Ring, opened: int = 0) -> list[int]:
+    """Return where a ring holds the last rows before a frontier, from a position on."""
+    return [p % ring.length for p in range(max(opened, end - ring.length), end)]
 
 
 class Recorder(Guide):
@@ -73,13 +72,23 @@ class World:
     """State, owners and a stand-in for a forward that writes made-up rows."""
 
     spec: ModelSpec
+    pages: int = PAGES
+    snapshots: int = 0
+    whole: bool = True
     state: KvState = field(init=False)
 
     def __post_init__(self) -> None:
-        self.state = KvState.allocate(self.spec, KvFormat.FLOAT32, PAGES, SLOTS)
-        self.context = DraftContext.allocate(self.spec, KvFormat.FLOAT32, SLOTS)
-        rings = Rings(SLOTS, (*self.state.groups, self.context.group))
-        self.owners = replace(Owners.allocate(self.state, PAGES, SLOTS), rings=rings)
+        kv_format, pages, borders = KvFormat.FLOAT32, self.pages, BORDERS if self.snapshots else 0
+        self.state = KvState.allocate(self.spec, kv_format, pages, SLOTS, borders=borders)
+        self.context = DraftContext.allocate(self.spec, kv_format, SLOTS, borders=borders)
+        self.owners = Owners.allocate(
+            self.state,
+            pages,
+            SLOTS,
+            [self.context.group],
+            snapshots=self.snapshots,
+            whole=self.whole,
+        )
         self.ledger = self.owners.ledger()
         self.builder = BatchBuilder(self.spec, self.owners.pages, self.owners.rings)
 
@@ -116,7 +125,10 @@ class World:
                     pool.write(new.target, pooled.sum(1).float()[:, : pool.storage.shape[1]])
 
     def visible(self, sequence: SequenceId) -> list[Tensor]:
-        """Everything of a sequence that a later forward may read."""
+        """Everything of a sequence that a later forward may read.
+
+        Of a ring whose windows end at page borders, that is the rows of the open window.
+        """
         end = self.owners.tokens.frontier(sequence)
         mask = self.owners.grammars.allowed(sequence, ())
         assert mask is not None
@@ -127,8 +139,11 @@ class World:
         seen = [mask]
         seen += [ring.storage[slot, recent(end, ring)] for ring in self.context.stages]
         for layer, ratio in zip(self.state.layers, self.spec.ratios, strict=True):
-            rings = (r for r in (layer.window, layer.carry, layer.index_carry) if r is not None)
+            rings = (r for r in (layer.window, layer.index_carry) if r is not None)
             seen += [ring.storage[slot, recent(end, ring)] for ring in rings]
+            if layer.carry is not None:
+                opened = end // PAGE * PAGE if ratio == PAGE else 0
+                seen.append(layer.carry.storage[slot, recent(end, layer.carry, opened)])
             pools = (pool for pool in (layer.entries, layer.index_keys) if pool is not None)
             seen += [pool.read(table)[: end // ratio] for pool in pools]
         return seen

@@ -17,6 +17,7 @@ Numerics: TypeAlias = Literal["fast", "reference", "exact"]
 Switch: TypeAlias = Literal["on", "off"]
 LoadOrder: TypeAlias = Literal["parallel", "serial"]
 Speculation: TypeAlias = Literal["auto", "off"]
+PrefixCache: TypeAlias = Literal["auto", "off"]
 FallbackRule: TypeAlias = Literal["fixed", "paying"]
 WidthRule: TypeAlias = Literal["stop", "expect", "argmax", "biased-argmax"]
 
@@ -42,6 +43,13 @@ class EngineOptions:
     kv_format: KvFormat = field(
         default="fp8",
         metadata=told("How KV is kept: fp8 as the model was made for, float32 for comparison."),
+    )
+    prefix_cache: int | PrefixCache = field(
+        default="auto",
+        metadata=told(
+            "Host memory, in MiB, for snapshots at which a later prompt that begins alike is taken "
+            "up; auto has room for one in 2048 tokens of KV; off computes every prompt whole."
+        ),
     )
     numerics: Numerics = field(
         default="fast",
@@ -191,6 +199,8 @@ class EngineOptions:
             check_count("threads", self.threads)
         if self.kv_tokens != "auto":
             check_count("kv_tokens", self.kv_tokens)
+        if self.prefix_cache not in get_args(PrefixCache):
+            check_count("prefix_cache", self.prefix_cache)
         check_count("prefill_chunk", self.prefill_chunk)
         check_count("step_tokens", self.step_tokens)
         check_count("max_running", self.max_running)

@@ -165,13 +165,13 @@ class Engine:
         assert request.params.seed is not None, "a request has its seed when it is admitted"
         stop = self._stop_rule(request)
         policy = Policy(request.params, stop.ends, self._choose)
-        self._owners.tokens.admit(admission.sequence, request.prompt)
+        self._owners.admit(admission.sequence, request.prompt, admission.reused)
         if request.params.constraint is not None:
             guide = self._guides.begin(request.params.constraint)
             self._owners.grammars.admit(admission.sequence, len(request.prompt), guide)
         self._lead.admitted(admission)
         self._live[admission.sequence] = Live(
-            request, request.params.seed, policy, stop, admission.pinned
+            request, request.params.seed, policy, stop, admission.pinned, admission.reused
         )
 
     def _forward(
@@ -259,13 +259,15 @@ class Engine:
             return self._lose(span.sequence, fault)
 
     def _finish(self, span: Span, emission: Emission) -> Emission:
+        self._owners.emit(span.sequence, emission.tokens)  # first, as ranks that follow do
         self._probe.at(Site.LEARN)
-        self._live[span.sequence].stop.count(emission.tokens)
-        self._owners.tokens.emit(span.sequence, emission.tokens)
+        live = self._live[span.sequence]
+        live.stop.count(emission.tokens)
         pause = self._speculation.learn(span, emission.accepted)
         if emission.finish is not None:
             self.release(span.sequence)
-        return replace(emission, pause=pause)
+        reused = live.reused if span.start == live.reused else 0
+        return replace(emission, pause=pause, reused=reused)
 
     def _lose(self, sequence: SequenceId, fault: Exception) -> Emission:
         """End a request that raised."""

@@ -70,7 +70,7 @@ class Follower:
         for sequence in work.gone:
             self._ledger.release(SequenceId(sequence))
         for one in work.admitted:
-            self._owners.tokens.admit(SequenceId(one.sequence), one.prompt)
+            self._owners.admit(SequenceId(one.sequence), one.prompt, one.reused)
         spans = [Span(SequenceId(r.sequence), r.start, r.certain, 0, r.samples) for r in work.spans]
         if digest(work.step, self._owners, spans) != work.digest:
             raise RankDisagreementError(
@@ -95,7 +95,7 @@ class Follower:
             assert word.failed
         if not word.failed:
             for span, tokens in zip(chosen, word.tokens, strict=True):
-                self._owners.tokens.emit(span.sequence, tokens)
+                self._owners.emit(span.sequence, tokens)
 
     def _run(
         self,

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from deskside.batch import Batch, Emissions, Kinds
-from deskside.core import Span
-from deskside.layout.kv import carry_rows, entries_per_page, pages_for, staged_rows
+from deskside.core import SequenceId, Span
+from deskside.layout.kv import MOST_PROPOSALS, carry_rows, entries_per_page, pages_for
 from deskside.spec import ModelSpec
 from deskside.state.pages import PageTable
-from deskside.state.rings import Rings
+from deskside.state.rings import Rings, Staged
 
 __all__ = ["BatchBuilder", "bucket"]
 
@@ -47,6 +47,8 @@ class _Shape(NamedTuple):
     certain: int
     samples: bool
     generated: bool
+    borders: tuple[int, ...]
+    """Rows before page borders that are staged besides the last rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +136,13 @@ class BatchBuilder:
         if prompts is not None and not self._exact and not self._floats:
             generated = [s.start >= prompt for s, prompt in zip(spans, prompts, strict=True)]
         return tuple(
-            _Shape(span.rows, span.certain, span.samples, own)
+            _Shape(span.rows, span.certain, span.samples, own, self._borders(span))
             for span, own in zip(spans, generated, strict=True)
         )
+
+    def _borders(self, span: Span) -> tuple[int, ...]:
+        borders = self._rings.staged(span.sequence).borders
+        return tuple(b - span.start for b in borders if b < span.end - MOST_PROPOSALS)
 
     def _frame_of(self, shapes: tuple[_Shape, ...]) -> _Frame:
         counts = [shape.rows for shape in shapes]
@@ -151,7 +157,7 @@ class BatchBuilder:
             firsts,
             torch.from_numpy(np.arange(len(shapes)).repeat(counts)),
             Kinds.of(generated.repeat(counts)),
-            {length: torch.from_numpy(_stage(ends, counts, length)) for length in self._lengths},
+            {length: torch.from_numpy(_stage(shapes, firsts, length)) for length in self._lengths},
             _long(sampled),
         )
 
@@ -223,8 +229,9 @@ def _long(numbers: Sequence[int]) -> Tensor:
     return torch.from_numpy(np.array(numbers, dtype=np.int64))
 
 
-def _stage(ends: Sequence[int], counts: Sequence[int], length: int) -> Ints:
-    kept = (min(count, staged_rows(length)) for count in counts)
-    return np.concatenate(
-        [np.arange(end - count, end) for end, count in zip(ends, kept, strict=True)]
-    )
+def _stage(shapes: Sequence[_Shape], firsts: Sequence[int], length: int) -> Ints:
+    parts = []
+    for shape, first in zip(shapes, firsts, strict=True):
+        staged = Staged(Span(SequenceId(0), 0, shape.rows), shape.borders, {})
+        parts += [np.arange(first + rows.start, first + rows.stop) for rows in staged.rows(length)]
+    return np.concatenate(parts)

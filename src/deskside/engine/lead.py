@@ -115,7 +115,11 @@ class Led:
     def admitted(self, admission: Admission) -> None:
         """Note who entered."""
         self._admitted.append(
-            Admitted(sequence=admission.sequence, prompt=admission.request.prompt)
+            Admitted(
+                sequence=admission.sequence,
+                prompt=admission.request.prompt,
+                reused=admission.reused,
+            )
         )
 
     def gone(self, sequence: SequenceId) -> None:
@@ -213,7 +217,10 @@ class Led:
 
 
 def digest(step: int, owners: Owners, spans: Sequence[Span]) -> int:
-    """Return a checksum of a step's number, spans, frontiers, page tables and ring slots."""
+    """Return a checksum of a step's number, its spans and what the owners hold of them.
+
+    What is kept for sequences to come counts too.
+    """
     seen = [
         (
             span.sequence,
@@ -226,4 +233,4 @@ def digest(step: int, owners: Owners, spans: Sequence[Span]) -> int:
         )
         for span in spans
     ]
-    return zlib.crc32(repr((step, owners.free, seen)).encode())
+    return zlib.crc32(repr((step, owners.free, owners.kept, seen)).encode())

@@ -19,3 +19,5 @@ class Live:
     stop: StopRule
     pinned: bool = True
     """Whether the request named its seed: then neither a clock nor a neighbour may matter."""
+    reused: int = 0
+    """Tokens of the prompt that were computed before it came."""

@@ -11,11 +11,14 @@ from deskside.errors import InputError
 from deskside.spec import CSA_RATIO, HCA_RATIO, ModelSpec
 
 __all__ = [
+    "BORDERS",
     "MOST_PROPOSALS",
     "PAGE",
     "SCRATCH_PAGES",
     "KvFormat",
+    "border_bytes",
     "carry_bytes",
+    "carry_crosses",
     "carry_rows",
     "carry_widths",
     "check_format",
@@ -29,6 +32,7 @@ __all__ = [
     "ring_bytes",
     "row_bytes",
     "slot_bytes",
+    "snapshot_bytes",
     "staged_rows",
     "staging_bytes",
     "state_bytes",
@@ -39,6 +43,9 @@ PAGE = 128
 
 MOST_PROPOSALS = 8
 """Rows beyond a ring's length that staging keeps, so that any rejected suffix can be dropped."""
+
+BORDERS = 2
+"""Page borders far before the end of their span that one step stages rows of, for snapshots."""
 
 SCRATCH_PAGES = 1
 """Pages of a pool beyond the table's: padded writes go there."""
@@ -141,6 +148,11 @@ def carry_rows(ratio: int) -> int:
     return {0: 0, CSA_RATIO: 2 * CSA_RATIO, HCA_RATIO: HCA_RATIO}[ratio]
 
 
+def carry_crosses(ratio: int) -> bool:
+    """Say whether an entry behind a page border reads raw rows before it."""
+    return PAGE % ratio > 0 or carry_rows(ratio) > ratio
+
+
 def carry_widths(spec: ModelSpec, ratio: int) -> tuple[int, ...]:
     """Elements of a raw row, c or s, per compressor of a layer: attention, then indexer.
 
@@ -173,6 +185,20 @@ def staging_bytes(spec: ModelSpec, kv_format: KvFormat) -> int:
 def slot_bytes(spec: ModelSpec, kv_format: KvFormat) -> int:
     """Bytes of one running sequence besides its pages: rings, carries and staging."""
     return ring_bytes(spec, kv_format) + carry_bytes(spec) + staging_bytes(spec, kv_format)
+
+
+def snapshot_bytes(spec: ModelSpec, kv_format: KvFormat, drafter: bool = False) -> int:
+    """Bytes of one snapshot: the rings of one slot whose rows are read past a page border."""
+    crossing = (ratio for ratio in spec.ratios if ratio and carry_crosses(ratio))
+    carries = sum(carry_rows(ratio) * _raw_row_bytes(spec, ratio) for ratio in crossing)
+    context = context_bytes(spec, kv_format) if drafter else 0
+    return ring_bytes(spec, kv_format) + carries + context
+
+
+def border_bytes(spec: ModelSpec, kv_format: KvFormat, drafter: bool = False) -> int:
+    """Bytes of staging that snapshots add: whole rings of the borders of one step."""
+    context = context_bytes(spec, kv_format) if drafter else 0
+    return BORDERS * (ring_bytes(spec, kv_format) + carry_bytes(spec) + context)
 
 
 def state_bytes(spec: ModelSpec, kv_format: KvFormat, pages: int, slots: int) -> int:

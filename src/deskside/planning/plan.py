@@ -16,7 +16,7 @@ from deskside.layout.folder import resolve
 from deskside.layout.kv import PAGE, KvFormat, check_format, pages_for
 from deskside.machine.machine import Machine, read_machine
 from deskside.planning.amounts import amount
-from deskside.planning.capacity import Capacity, auto_pages, largest
+from deskside.planning.capacity import Capacity, auto_pages, largest, snapshots_for
 from deskside.planning.components import (
     ComponentBytes,
     components_of,
@@ -38,8 +38,9 @@ __all__ = ["Plan", "PlanOptions", "make_plan", "plan_folder"]
 class PlanOptions:
     """What a plan depends on besides model and machine.
 
-    `kv_tokens` None lets the plan choose. `ranks_here` is how many of the ranks are on this
-    machine, None for all. `drafter` says whether the drafter's weights are held.
+    `kv_tokens` None lets the plan choose; so does `prefix_cache`, in bytes. `ranks_here` is how
+    many of the ranks are on this machine, None for all. `drafter` says whether the drafter's
+    weights are held.
     """
 
     kv_tokens: int | None = None
@@ -51,6 +52,7 @@ class PlanOptions:
     step_tokens: int = 256
     drafter: bool = False
     exact: bool = False
+    prefix_cache: int | None = 0
     experts: ExpertOptions = field(default_factory=ExpertOptions)
 
     def __post_init__(self) -> None:
@@ -84,6 +86,7 @@ class PlanOptions:
             step_tokens=options.step_tokens,
             drafter=options.speculation != "off",
             exact=options.numerics == "exact",
+            prefix_cache=_budget(options),
             experts=ExpertOptions.of(options),
         )
 
@@ -220,6 +223,17 @@ def plan_folder(
     return make_plan(spec, read_machine(), PlanOptions.of(options), measured)
 
 
+def _budget(options: EngineOptions) -> int | None:
+    """Return the bytes of snapshots that were asked for; None is auto."""
+    match options.prefix_cache:
+        case "auto":
+            return None
+        case "off":
+            return 0
+        case mebibytes:
+            return int(mebibytes) * 2**20
+
+
 def _check_ranks(spec: ModelSpec, ranks: int) -> None:
     """Refuse ranks that cannot continue a tree of sums, or would cut a head or an output group."""
     if ranks not in RANK_COUNTS:
@@ -255,7 +269,9 @@ def _generated(options: PlanOptions, drafter: DrafterSpec | None) -> int:
 
 
 def _capacity(spec: ModelSpec, options: PlanOptions, pages: int) -> Capacity:
-    return Capacity.of(spec, options.kv_format, pages, options.max_running, options.drafter)
+    kv_format, drafter = options.kv_format, options.drafter
+    snapshots = snapshots_for(spec, kv_format, pages, drafter, options.prefix_cache)
+    return Capacity.of(spec, kv_format, pages, options.max_running, drafter, snapshots)
 
 
 def _workspace(spec: ModelSpec, options: PlanOptions, pages: int) -> int:
@@ -272,9 +288,10 @@ def _pages(
         return pages_for(options.kv_tokens)
     ranks = options.here
     weights = sum(component.held for component in components)
-    bare = _capacity(spec, options, 0).nbytes
 
     def free(pages: int) -> int:
+        capacity = _capacity(spec, options, pages)
+        bare = capacity.nbytes - pages * capacity.page_bytes
         rest = weights + bare + _workspace(spec, options, pages)
         return (machine.memory.available - ranks * rest) // ranks
 
@@ -297,6 +314,8 @@ def _knob(plan: Plan) -> str:
     )
     if slots:
         return f"use --expert-slots {plan.experts.fewest + slots}"
+    if plan.options.prefix_cache and fits(prefix_cache=0):
+        return "use --prefix-cache off, or less than it"
     pages = largest(plan.kv_pages, lambda n: fits(kv_tokens=n * PAGE))
     if pages:
         return f"use --kv-tokens {pages * PAGE}"

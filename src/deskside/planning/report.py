@@ -68,6 +68,9 @@ def as_json(plan: "Plan") -> dict[str, Any]:
             "pool_bytes": capacity.pool_bytes,
             "slots": capacity.slots,
             "slot_bytes": capacity.slot_bytes,
+            "snapshots": capacity.snapshots,
+            "snapshot_bytes": capacity.snapshot_bytes,
+            "prefix_bytes": capacity.prefix_bytes,
             "bytes": capacity.nbytes,
         },
         "routed": plan.experts.to_json(),
@@ -117,6 +120,11 @@ def as_lines(plan: "Plan") -> Iterator[str]:
         f"           {capacity.slots} running requests; {grouped(capacity.slot_bytes)} B each for "
         "rings, carries and staging"
     )
+    if capacity.snapshots:
+        yield (
+            f"           {capacity.snapshots} snapshots for prompts that begin alike; "
+            f"{grouped(capacity.snapshot_bytes)} B each"
+        )
     where, rate = plan.experts.lines()
     yield f"experts    {where}"
     yield f"rate       {rate}"

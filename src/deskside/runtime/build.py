@@ -117,7 +117,9 @@ def leading(
         plan=plan,
         placement=held.placement,
         tokenizer=tokenizer,
-        scheduler=_scheduler(plan, greedy_only(options) and held.drafting),
+        scheduler=_scheduler(
+            plan, greedy_only(options) and held.drafting, held.owners.prefixes.resumable
+        ),
         engine=Engine(
             held.target,
             held.state,
@@ -164,7 +166,9 @@ def _record(plan: Plan, options: EngineOptions) -> CostRecord:
     return CostRecord(profile_folder(), plan.spec, machine, conditions)
 
 
-def _scheduler(plan: Plan, greedy_only: bool) -> Scheduler:
+def _scheduler(
+    plan: Plan, greedy_only: bool, reusable: Callable[[tuple[int, ...]], int]
+) -> Scheduler:
     drafter = plan.spec.drafter if plan.options.drafter else None
     return Scheduler(
         Admissions(
@@ -179,6 +183,7 @@ def _scheduler(plan: Plan, greedy_only: bool) -> Scheduler:
             plan.options.step_tokens,
             drafter.block if drafter else 0,
         ),
+        reusable,
     )
 
 

@@ -111,13 +111,23 @@ def hold(
     body = rows.compiled if options.kernels == "native" else None
     kv_format = plan.options.kv_format
     probe.at(Site.STATE)
-    state = KvState.allocate(plan.spec, kv_format, plan.kv_pages, plan.max_running, body)
+    capacity = plan.capacity
+    state = KvState.allocate(
+        plan.spec, kv_format, plan.kv_pages, plan.max_running, body, capacity.borders
+    )
     experts = expert_service(plan, weights, ops, group)
     draft = None
     if drafting:
         draft = Draft.load(plan, checkpoint.config, weights, ops, experts, body, group)
     groups = [draft.context.group] if draft else []
-    owners = Owners.allocate(state, plan.kv_pages, plan.max_running, groups)
+    owners = Owners.allocate(
+        state,
+        plan.kv_pages,
+        plan.max_running,
+        groups,
+        snapshots=capacity.snapshots,
+        whole=_one_kind(plan, options, group),
+    )
     target = Flash(weights, plan.spec, ops, experts, group)
     group.settle(options.rank_timeout, spin=own.spin)
     report = own_report(group.rank, own, weights, plan.experts.nbytes)
@@ -132,7 +142,7 @@ def hold(
         builder=_builder(plan, options, owners, group),
         speculation=draft.speculator(plan, options, owners) if draft else TargetOnly(),
         drafting=drafting,
-        state_bytes=state.nbytes + (draft.context.nbytes if draft else 0),
+        state_bytes=state.nbytes + owners.copies.nbytes + (draft.context.nbytes if draft else 0),
         probe=probe,
         pins=pins,
     )
@@ -156,6 +166,16 @@ def _builder(plan: Plan, options: EngineOptions, owners: Owners, group: Group) -
     reference = options.numerics == "reference"
     exact = options.numerics == "exact" or (group.ranks > 1 and not reference)
     return BatchBuilder(plan.spec, owners.pages, owners.rings, exact=exact, floats=reference)
+
+
+def _one_kind(plan: Plan, options: EngineOptions, group: Group) -> bool:
+    """Say whether a generated row has the bits that a prompt row of its token has.
+
+    It has not where the fast path of prompt rows adds floats: in the plain bodies, and where the
+    parts of device and CPU are added.
+    """
+    floats = options.kernels == "plain" or plan.experts.slots > 0
+    return options.numerics != "fast" or group.ranks > 1 or not floats
 
 
 def _operations(options: EngineOptions, own: RankPlace) -> OpSet:

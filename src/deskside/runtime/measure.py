@@ -45,7 +45,7 @@ def measured(
     times = range(1 + ROUNDS)
     rows = [count for count in MEASURED_ROWS if count <= owners.pages.pages * PAGE]
     request = Request((0,) * max(rows))
-    owners.tokens.admit(SEQUENCE, request.prompt)
+    owners.admit(SEQUENCE, request.prompt)
     lead.admitted(Admission(SEQUENCE, request, 0))
     steps = _Steps(speculator, model, state, owners, builder, lead)
     try:

@@ -50,7 +50,13 @@ class Draft:
         group: Group,
     ) -> "Draft":
         """Build the drafter of a checkpoint that has one."""
-        context = DraftContext.allocate(plan.spec, plan.options.kv_format, plan.max_running, body)
+        context = DraftContext.allocate(
+            plan.spec,
+            plan.options.kv_format,
+            plan.max_running,
+            body,
+            plan.capacity.borders,
+        )
         temperatures = _temperatures(plan, config)
         return Draft(Drafter(weights, plan.spec, ops, temperatures, experts, group), context)
 

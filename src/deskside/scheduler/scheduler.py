@@ -7,7 +7,7 @@ stays short; otherwise a prompt chunk may be long. Knows no tensors.
 
 import secrets
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from deskside.core import Admission, Request, SequenceId, Span, StepOutput, StepPlan
@@ -64,7 +64,14 @@ class _Running:
 class Scheduler:
     """Waiting and running requests of one engine."""
 
-    def __init__(self, admissions: Admissions, limits: StepLimits) -> None:
+    def __init__(
+        self,
+        admissions: Admissions,
+        limits: StepLimits,
+        reusable: Callable[[tuple[int, ...]], int] | None = None,
+    ) -> None:
+        """Begin with nobody; `reusable` says how many tokens of a prompt need no forward."""
+        self._reusable = reusable
         self._admissions = admissions
         self._limits = limits
         self._waiting: deque[_Waiting] = deque()
@@ -144,8 +151,15 @@ class Scheduler:
             if pages is None:
                 return
             self._waiting.popleft()
-            self._running[first.sequence] = _Running(first.sequence, first.request, pages)
-            yield Admission(first.sequence, first.request, pages, first.pinned)
+            reused = self._reused(first.request)
+            self._running[first.sequence] = _Running(first.sequence, first.request, pages, reused)
+            yield Admission(first.sequence, first.request, pages, first.pinned, reused)
+
+    def _reused(self, request: Request) -> int:
+        """Return the tokens to take up; a request that asks about its prompt needs every row."""
+        if self._reusable is None or request.params.prompt_logprobs:
+            return 0
+        return self._reusable(request.prompt)
 
     def _spans(self) -> Iterator[Span]:
         streaming = [one for one in self._running.values() if not one.prompt_left]

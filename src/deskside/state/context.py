@@ -45,11 +45,17 @@ class DraftContext:
         kv_format: KvFormat,
         slots: int,
         body: Callable[[RowFormat], RowFormat] | None = None,
+        borders: int = 0,
     ) -> "DraftContext":
-        """Allocate for `slots` sequences at once; the model must have a drafter."""
+        """Allocate for `slots` sequences at once; the model must have a drafter.
+
+        `borders` is how many page borders of a step are staged besides the last rows.
+        """
         assert spec.drafter is not None
         rows, _ = row_formats(spec, kv_format, body)
         stages = spec.drafter.stages
-        group = RingGroup.allocate(stages, slots, spec.window, rows.width, rows.dtype)
+        group = RingGroup.allocate(
+            stages, slots, spec.window, rows.width, rows.dtype, borders=borders
+        )
         views = zip(group.storage, group.staging, strict=True)
         return DraftContext(tuple(Ring(*view, rows) for view in views), group)

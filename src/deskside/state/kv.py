@@ -11,7 +11,14 @@ import torch
 from torch import Tensor
 
 from deskside.formats.rows import Float32Rows, Fp8Rows, Mxfp4Rows, RowFormat
-from deskside.layout.kv import SCRATCH_PAGES, KvFormat, carry_rows, carry_widths, entries_per_page
+from deskside.layout.kv import (
+    SCRATCH_PAGES,
+    KvFormat,
+    carry_crosses,
+    carry_rows,
+    carry_widths,
+    entries_per_page,
+)
 from deskside.spec import CSA_RATIO, ModelSpec
 from deskside.state.rings import RingGroup
 
@@ -120,12 +127,14 @@ class KvState:
         pages: int,
         slots: int,
         body: Callable[[RowFormat], RowFormat] | None = None,
+        borders: int = 0,
     ) -> "KvState":
         """Allocate for `pages` pages of 128 tokens and `slots` sequences at once.
 
-        `body` may give a faster body for a row format; the stored bytes are the same.
+        `body` may give a faster body for a row format; the stored bytes are the same. `borders` is
+        how many page borders of a step are staged besides the last rows.
         """
-        return _Allocation(spec, kv_format, pages, slots, body).state()
+        return _Allocation(spec, kv_format, pages, slots, body, borders).state()
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +146,7 @@ class _Allocation:
     pages: int
     slots: int
     body: Callable[[RowFormat], RowFormat] | None
+    borders: int
 
     def state(self) -> KvState:
         spec = self.spec
@@ -169,10 +179,19 @@ class _Allocation:
         layers = self.spec.ratios.count(ratio)
         plain = [Float32Rows(2 * width) for width in carry_widths(self.spec, ratio)]
         formats = [self.body(rows) if self.body else rows for rows in plain]
-        return [(self._group(layers, carry_rows(ratio), rows), rows) for rows in formats]
+        length, crosses = carry_rows(ratio), carry_crosses(ratio)
+        return [(self._group(layers, length, rows, crosses), rows) for rows in formats]
 
-    def _group(self, layers: int, length: int, rows: RowFormat) -> RingGroup:
-        return RingGroup.allocate(layers, self.slots, length, rows.width, rows.dtype)
+    def _group(self, layers: int, length: int, rows: RowFormat, crosses: bool = True) -> RingGroup:
+        return RingGroup.allocate(
+            layers,
+            self.slots,
+            length,
+            rows.width,
+            rows.dtype,
+            borders=self.borders,
+            crosses=crosses,
+        )
 
     def _pool(self, ratio: int, rows: RowFormat) -> Pool:
         per_page = entries_per_page(ratio)

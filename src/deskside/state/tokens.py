@@ -18,11 +18,11 @@ class TokenStore:
         self._known: dict[SequenceId, list[int]] = {}
         self._frontier: dict[SequenceId, int] = {}
 
-    def admit(self, sequence: SequenceId, prompt: Sequence[int]) -> None:
-        """Let a sequence enter with its prompt; nothing of it is history yet."""
+    def admit(self, sequence: SequenceId, prompt: Sequence[int], frontier: int = 0) -> None:
+        """Let a sequence enter with its prompt, of which so many tokens are history already."""
         assert sequence not in self._known
         self._known[sequence] = list(prompt)
-        self._frontier[sequence] = 0
+        self._frontier[sequence] = frontier
 
     def emit(self, sequence: SequenceId, tokens: Sequence[int]) -> None:
         """Append tokens that were drawn; rows of them become history by commits."""

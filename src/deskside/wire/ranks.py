@@ -44,19 +44,21 @@ class Setup(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """A sequence enters with its prompt."""
+    """A sequence enters with its prompt, of which `reused` tokens were computed before."""
 
     sequence: int
     prompt: tuple[int, ...]
+    reused: int = 0
 
     def numbers(self) -> list[int]:
         """Return the record as numbers."""
-        return [self.sequence, *_listed(self.prompt)]
+        return [self.sequence, self.reused, *_listed(self.prompt)]
 
     @staticmethod
     def read(numbers: Numbers) -> "Admitted":
         """Take a record from numbers."""
-        return Admitted(next(numbers), _list(numbers))
+        sequence, reused = next(numbers), next(numbers)
+        return Admitted(sequence, _list(numbers), reused)
 
 
 @dataclass(frozen=True, slots=True)
