@@ -112,7 +112,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS / "generate.json")
     args = parser.parse_args()
     transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    llm = LLM.open(args.model, EngineOptions(threads=args.threads))
+    llm = LLM.open(args.model, EngineOptions(threads=args.threads, prefix_cache="off"))
     folder = resolve(args.model)
     peer = peer_of(Checkpoint.open(folder).config, read_floats(folder))
     half = peer_of(Checkpoint.open(folder).config, read_floats(folder)).bfloat16()

@@ -234,7 +234,9 @@ def main() -> None:
     parser.add_argument("--speculation", default="off")
     parser.add_argument("--out", type=Path, default=RESULTS / "serve.json")
     args = parser.parse_args()
-    options = EngineOptions(threads=args.threads, max_running=16, speculation=args.speculation)
+    options = EngineOptions(
+        threads=args.threads, max_running=16, speculation=args.speculation, prefix_cache="off"
+    )
     llm = LLM.open("deskside-mini", options)
     text = Source(llm.tokenizer.encode(Path(argparse.__file__).read_text(encoding="utf-8")))
     found: dict[str, Any] = {
@@ -243,7 +245,7 @@ def main() -> None:
         "output": OUTPUT,
         "prompt": PROMPT,
     }
-    flags = ["--threads", str(args.threads), "--max-running", "16"]
+    flags = ["--threads", str(args.threads), "--max-running", "16", "--prefix-cache", "off"]
     flags += ["--step-tokens", str(args.step_tokens), "--speculation", args.speculation]
     with (
         serving(flags) as address,

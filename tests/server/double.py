@@ -212,9 +212,13 @@ def scripted(
     probe = Probe(injections(options.test_faults))
     plan = plan_folder(MODEL, replace(options, speculation="off"))
     tokenizer = Tokenizer.open(resolve(MODEL))
-    state = KvState.allocate(plan.spec, plan.options.kv_format, plan.kv_pages, plan.max_running)
+    capacity, slots = plan.capacity, plan.max_running
+    state = KvState.allocate(
+        plan.spec, capacity.kv_format, plan.kv_pages, slots, borders=capacity.borders
+    )
     tokens = PromptStore()
-    owners = replace(Owners.allocate(state, plan.kv_pages, plan.max_running), tokens=tokens)
+    owners = Owners.allocate(state, plan.kv_pages, slots, snapshots=capacity.snapshots, whole=True)
+    owners = replace(owners, tokens=tokens)
     target = Target(owners, tokens, plan.spec.vocab, plan.spec.eos)
     guides = Guides(tokenizer, plan.spec.vocab)
     return Runtime(
@@ -229,6 +233,7 @@ def scripted(
                 positions=plan.spec.max_positions,
             ),
             StepLimits(options.prefill_chunk, options.step_tokens, width),
+            owners.prefixes.resumable,
         ),
         engine=Engine(
             target,  # type: ignore[arg-type]

@@ -19,7 +19,7 @@ from deskside.core import SequenceId, Span
 from deskside.engine.inputs import BatchBuilder
 from deskside.engine.owners import Owners
 from deskside.errors import CapacityError
-from deskside.layout.kv import BORDERS, PAGE, KvFormat, pages_for
+from deskside.layout.kv import BORDERS, KvFormat, pages_for
 from deskside.spec import DrafterSpec, ModelSpec
 from deskside.state.context import DraftContext
 from deskside.state.kv import KvState, Ring
@@ -127,7 +127,7 @@ class World:
     def visible(self, sequence: SequenceId) -> list[Tensor]:
         """Everything of a sequence that a later forward may read.
 
-        Of a ring whose windows end at page borders, that is the rows of the open window.
+        Of a compressor's rings that is the open window, and the one before it where they overlap.
         """
         end = self.owners.tokens.frontier(sequence)
         mask = self.owners.grammars.allowed(sequence, ())
@@ -139,11 +139,10 @@ class World:
         seen = [mask]
         seen += [ring.storage[slot, recent(end, ring)] for ring in self.context.stages]
         for layer, ratio in zip(self.state.layers, self.spec.ratios, strict=True):
-            rings = (r for r in (layer.window, layer.index_carry) if r is not None)
-            seen += [ring.storage[slot, recent(end, ring)] for ring in rings]
-            if layer.carry is not None:
-                opened = end // PAGE * PAGE if ratio == PAGE else 0
-                seen.append(layer.carry.storage[slot, recent(end, layer.carry, opened)])
+            seen.append(layer.window.storage[slot, recent(end, layer.window)])
+            for ring in (r for r in (layer.carry, layer.index_carry) if r is not None):
+                opened = max(0, end // ratio * ratio - (ring.length - ratio))
+                seen.append(ring.storage[slot, recent(end, ring, opened)])
             pools = (pool for pool in (layer.entries, layer.index_keys) if pool is not None)
             seen += [pool.read(table)[: end // ratio] for pool in pools]
         return seen

@@ -77,6 +77,11 @@ class Engine:
         """Pages and ring slots that no sequence holds."""
         return self._owners.free
 
+    @property
+    def kept(self) -> tuple[int, int]:
+        """Free pages that a prompt may find, and snapshots."""
+        return self._owners.kept
+
     def step(self, plan: StepPlan) -> StepOutput:
         """Run one step. A fault costs the request whose rows raise it, and no other.
 

@@ -148,9 +148,9 @@ def carry_rows(ratio: int) -> int:
     return {0: 0, CSA_RATIO: 2 * CSA_RATIO, HCA_RATIO: HCA_RATIO}[ratio]
 
 
-def carry_crosses(ratio: int) -> bool:
-    """Say whether an entry behind a page border reads raw rows before it."""
-    return PAGE % ratio > 0 or carry_rows(ratio) > ratio
+def carry_crosses(ratio: int) -> int:
+    """Return how many raw rows before a page border an entry behind it reads: 4, or none."""
+    return carry_rows(ratio) - ratio
 
 
 def carry_widths(spec: ModelSpec, ratio: int) -> tuple[int, ...]:
@@ -189,8 +189,7 @@ def slot_bytes(spec: ModelSpec, kv_format: KvFormat) -> int:
 
 def snapshot_bytes(spec: ModelSpec, kv_format: KvFormat, drafter: bool = False) -> int:
     """Bytes of one snapshot: the rings of one slot whose rows are read past a page border."""
-    crossing = (ratio for ratio in spec.ratios if ratio and carry_crosses(ratio))
-    carries = sum(carry_rows(ratio) * _raw_row_bytes(spec, ratio) for ratio in crossing)
+    carries = sum(carry_crosses(ratio) * _raw_row_bytes(spec, ratio) for ratio in spec.ratios)
     context = context_bytes(spec, kv_format) if drafter else 0
     return ring_bytes(spec, kv_format) + carries + context
 

@@ -169,11 +169,14 @@ class Leader:
 
     def _gauges(self) -> Gauges:
         pages, slots = self.runtime.engine.free
+        cached, snapshots = self.runtime.engine.kept
         return Gauges(
             running=self.runtime.scheduler.running,
             waiting=self.runtime.scheduler.waiting,
             free_pages=pages,
             free_slots=slots,
+            cached_pages=cached,
+            snapshots=snapshots,
             step=self._step,
         )
 

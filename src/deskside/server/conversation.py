@@ -135,6 +135,7 @@ class Conversation:
                     tools=bool(self.options.tools),
                     parallel=self.parallel,
                 ),
+                trail=prompt.trail,
             )
             for sequence in sequences
         ]

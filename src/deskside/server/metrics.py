@@ -26,6 +26,8 @@ ALIASES = {
     "deskside_requests_waiting": "vllm:num_requests_waiting",
     "deskside_kv_usage_ratio": "vllm:kv_cache_usage_perc",
     "deskside_prompt_tokens": "vllm:prompt_tokens",
+    "deskside_prefix_queries": "vllm:prefix_cache_queries",
+    "deskside_prefix_hits": "vllm:prefix_cache_hits",
     "deskside_generation_tokens": "vllm:generation_tokens",
     "deskside_requests_finished": "vllm:request_success",
     "deskside_request_prompt_tokens": "vllm:request_prompt_tokens",
@@ -49,6 +51,7 @@ class Ended:
     completion_tokens: int
     seconds: float
     first_token: float | None
+    cached_tokens: int = 0
 
 
 class _Aliases(Collector):
@@ -79,6 +82,10 @@ class Metrics:
         self._waiting = self._gauge("requests_waiting", "Requests that wait.")
         self._usage = self._gauge("kv_usage_ratio", "Share of KV pages that are held.")
         self._free = self._gauge("kv_free_pages", "KV pages that nobody holds.")
+        self._cached = self._gauge("kv_cached_pages", "Free KV pages that a prompt may find.")
+        self._snapshots = self._gauge("prefix_snapshots", "Places where a prompt may go on.")
+        self._queries = self._counter("prefix_queries", "Prompt tokens that were looked up.")
+        self._hits = self._counter("prefix_hits", "Prompt tokens that were computed before.")
         self._age = self._gauge("last_token_age_seconds", "Seconds since the last token.")
         self._prompt = self._counter("prompt_tokens", "Prompt tokens of requests that ended.")
         self._generated = self._counter("generation_tokens", "Tokens that were emitted.")
@@ -108,6 +115,8 @@ class Metrics:
         self._running.set(gauges.running)
         self._waiting.set(gauges.waiting)
         self._free.set(gauges.free_pages)
+        self._cached.set(gauges.cached_pages)
+        self._snapshots.set(gauges.snapshots)
         if self._pages:
             self._usage.set(1 - gauges.free_pages / self._pages)
 
@@ -123,6 +132,8 @@ class Metrics:
         """Count a sequence that is over."""
         self._finished.labels(self._model, sequence.reason).inc()
         self._prompt.labels(self._model).inc(sequence.prompt_tokens)
+        self._queries.labels(self._model).inc(sequence.prompt_tokens)
+        self._hits.labels(self._model).inc(sequence.cached_tokens)
         self._prompts.observe(sequence.prompt_tokens)
         self._outputs.observe(sequence.completion_tokens)
         self._whole.observe(sequence.seconds)

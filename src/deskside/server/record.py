@@ -31,6 +31,8 @@ class RequestRecord:
     completion_tokens: int = 0
     verified: int = 0
     accepted: int = 0
+    cached: int = 0
+    """Tokens of the prompts that were computed before."""
     first_token: float | None = None
     """Seconds from the arrival to the first token."""
     seeds: tuple[int, ...] = ()
@@ -42,6 +44,8 @@ class RequestRecord:
         words = [self.name, method, shown, str(self.status), f"{seconds * 1000:.1f} ms"]
         if self.prompt_tokens:
             words.append(f"prompt {self.prompt_tokens}, output {self.completion_tokens}")
+            if self.cached:
+                words.append(f"cached {self.cached}")
             words.append(f"finish {self.finish}")
         if self.first_token is not None:
             words.append(f"first token {self.first_token * 1000:.1f} ms")

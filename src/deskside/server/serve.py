@@ -38,6 +38,7 @@ from deskside.server.service import Service, now
 from deskside.server.status import StatusLines
 from deskside.text.chat import ChatEncoder
 from deskside.text.guide import Guides
+from deskside.text.kept import KeptIds
 from deskside.text.tokenizer import Tokenizer
 
 __all__ = ["READY", "serve"]
@@ -83,7 +84,8 @@ def serve(model: str, engine: EngineOptions, options: ServerOptions, module: str
         log.info("listening on http://%s:%d", shown, port)
         with launch(model, engine, module) as worker:
             rules = Rules.of(options.host, key, options.allowed_hosts, options.cors_origins)
-            run = _Run(folder.name, tokenizer, chat, options, rules, engine.test_faults)
+            kept = None if engine.prefix_cache == "off" else KeptIds(tokenizer)
+            run = _Run(folder.name, tokenizer, chat, options, rules, engine.test_faults, kept)
             # This loop costs a request two fifths less time of a core than Python's own.
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 return runner.run(run.serve(worker, listener))
@@ -132,6 +134,7 @@ class _Run:
     options: ServerOptions
     rules: Rules
     test_faults: tuple[str, ...]
+    kept: KeptIds | None
     _signal: int = 0
     _told: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -187,6 +190,7 @@ class _Run:
             fingerprint=fingerprint,
             version=version,
             created=now(),
+            kept=self.kept,
         )
 
     def _server(self, service: Service) -> _Server:

@@ -16,6 +16,7 @@ from deskside.server.metrics import Metrics
 from deskside.text.chat import ChatEncoder, Prompt
 from deskside.text.chat_options import ChatOptions
 from deskside.text.guide import Guides
+from deskside.text.kept import KeptIds
 from deskside.text.messages import Message
 from deskside.text.tokenizer import Tokenizer
 
@@ -56,6 +57,8 @@ class Service:
     version: str
     created: int
     """Seconds since 1970 at which the service started."""
+    kept: KeptIds | None = None
+    """Answers that were given; None encodes every text anew."""
 
     def check_model(self, name: str | None) -> None:
         """Refuse a request for another model.
@@ -96,8 +99,8 @@ class Service:
         if isinstance(self.chat, CheckpointError):
             raise InputError(f"this checkpoint has no chat: {self.chat}")
         if characters <= INLINE:
-            return self.chat.render(messages, options)
-        return await asyncio.to_thread(self.chat.render, messages, options)
+            return self.chat.render(messages, options, self.kept)
+        return await asyncio.to_thread(self.chat.render, messages, options, self.kept)
 
     async def text_of(self, tokens: Sequence[int]) -> str:
         """Return the text of token ids, as a raw completion shows it."""

@@ -182,7 +182,9 @@ class _Allocation:
         length, crosses = carry_rows(ratio), carry_crosses(ratio)
         return [(self._group(layers, length, rows, crosses), rows) for rows in formats]
 
-    def _group(self, layers: int, length: int, rows: RowFormat, crosses: bool = True) -> RingGroup:
+    def _group(
+        self, layers: int, length: int, rows: RowFormat, crosses: int | None = None
+    ) -> RingGroup:
         return RingGroup.allocate(
             layers,
             self.slots,

@@ -89,8 +89,8 @@ class RingGroup:
     """[layers, slots, length, width]."""
     staging: Tensor
     """[layers, slots * staged rows of the length and those before page borders, width]."""
-    crosses: bool = True
-    """Whether rows are read past a page border; those of whole windows between borders are not."""
+    crosses: int
+    """Last rows that are read past a page border."""
 
     @property
     def length(self) -> int:
@@ -106,14 +106,18 @@ class RingGroup:
         dtype: torch.dtype,
         *,
         borders: int = 0,
-        crosses: bool = True,
+        crosses: int | None = None,
     ) -> "RingGroup":
-        """Return empty rings; rows are only ever read at positions that were committed."""
+        """Return empty rings; rows are only ever read at positions that were committed.
+
+        `borders` is how many page borders of a step are staged, and `crosses` how many rows of a
+        ring are read past one: without it all.
+        """
         rows = slots * staged_rows(length) + borders * length
         return RingGroup(
             storage=torch.zeros(layers, slots, length, width, dtype=dtype),
             staging=torch.zeros(layers, rows, width, dtype=dtype),
-            crosses=crosses,
+            crosses=length if crosses is None else crosses,
         )
 
 

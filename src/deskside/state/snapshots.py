@@ -25,7 +25,7 @@ class Snapshots:
         assert all(PAGE % group.length == 0 for group in self._groups)
         self._copies = tuple(
             torch.empty(
-                (places, group.storage.shape[0], *group.storage.shape[2:]),
+                (places, group.storage.shape[0], group.crosses, group.storage.shape[3]),
                 dtype=group.storage.dtype,
             )
             for group in self._groups
@@ -42,14 +42,15 @@ class Snapshots:
         Rows before the span are still in the rings; its own are in staging.
         """
         for group, copies in zip(self._groups, self._copies, strict=True):
-            first = border - group.length
+            first = border - group.crosses
             own = max(first, span.start)
             older = own - first
-            copies[place, :, :older] = group.storage[:, slot, :older]
+            ring = group.storage[:, slot, group.length - group.crosses :]
+            copies[place, :, :older] = ring[:, :older]
             source = staged.place(group.length, own, border)
             copies[place, :, older:] = group.staging[:, source : source + border - own]
 
     def restore(self, place: int, slot: int) -> None:
         """Fill the rings of a slot."""
         for group, copies in zip(self._groups, self._copies, strict=True):
-            group.storage[:, slot] = copies[place]
+            group.storage[:, slot, group.length - group.crosses :] = copies[place]

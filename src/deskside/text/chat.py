@@ -13,6 +13,7 @@ from pathlib import Path
 from deskside.errors import CheckpointError, InputError
 from deskside.text.chat_options import ChatOptions
 from deskside.text.fixed import FixedTexts
+from deskside.text.kept import START, KeptIds, behind
 from deskside.text.messages import PART_BREAK, Message, Role
 from deskside.text.reasoning import END_OF_REASONING, Channel
 from deskside.text.tokenizer import BOS, EOS, Tokenizer
@@ -29,12 +30,14 @@ THINK = "<think>"
 class Prompt:
     """A rendered conversation: exact text, exact ids, and where generated text begins.
 
-    Encoding `text` again gives `ids` unless a message spells a control token.
+    Encoding `text` again gives `ids` unless a message spells a control token, or an answer in it
+    was drawn in other tokens. `trail` is a digest of all that is said.
     """
 
     text: str
     ids: tuple[int, ...]
     start: Channel
+    trail: bytes = START
 
     def without_thought(self, end: int) -> "Prompt":
         """Return the prompt with a thought that it leaves open closed by its end token."""
@@ -82,8 +85,10 @@ class ChatEncoder:
         """
         return ChatEncoder(tokenizer, FixedTexts.open(folder), str(folder / "tokenizer.json"))
 
-    def render(self, messages: Sequence[Message], options: ChatOptions) -> Prompt:
-        """Return the prompt that lets the model speak next.
+    def render(
+        self, messages: Sequence[Message], options: ChatOptions, kept: KeptIds | None = None
+    ) -> Prompt:
+        """Return the prompt that lets the model speak next; answers that were kept have their ids.
 
         Raises:
             InputError: there is no message, or the effort or the tools need a text or a token that
@@ -96,12 +101,15 @@ class ChatEncoder:
         pieces = list(_merged(self._script(_turns(messages), options)))
         controls = self._tokenizer.controls
         ids: list[int] = []
+        trail = START
         for piece in pieces:
+            trail = behind(trail, piece.text, control=piece.control)
             if piece.control:
                 ids.append(controls[piece.text])
-            else:
-                ids += self._tokenizer.encode_plain(piece.text)
-        return Prompt("".join(piece.text for piece in pieces), tuple(ids), _start(pieces))
+                continue
+            found = kept.find(trail) if kept else None
+            ids += self._tokenizer.encode_plain(piece.text) if found is None else found
+        return Prompt("".join(piece.text for piece in pieces), tuple(ids), _start(pieces), trail)
 
     def _script(self, messages: Sequence[Message], options: ChatOptions) -> Iterator[_Piece]:
         """Yield what stands in the prompt, in order."""

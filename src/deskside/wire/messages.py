@@ -85,6 +85,9 @@ class Gauges(_Message):
     waiting: int = 0
     free_pages: int = 0
     free_slots: int = 0
+    cached_pages: int = 0
+    """Free pages that a prompt may find."""
+    snapshots: int = 0
     step: int = 0
 
 

@@ -53,3 +53,14 @@ def test_partial_blocks_have_no_fp8_rows() -> None:
         kv.check_format(narrow, KvFormat.FP8)
     with pytest.raises(InputError, match="index_head_dim in whole blocks of 32"):
         kv.check_format(flash(index_head_dim=80), KvFormat.FP8)
+
+
+def test_snapshots_of_the_real_model() -> None:
+    spec = flash()
+    windows, context = 43 * 128 * 584, 3 * 128 * 584
+    halves = 21 * 4 * 2 * 1280 * 4  # the window before a border, of ratio 4 alone
+    assert [kv.carry_crosses(ratio) for ratio in (0, 4, 128)] == [0, 4, 0]
+    assert kv.snapshot_bytes(spec, KvFormat.FP8) == windows + halves
+    assert kv.snapshot_bytes(spec, KvFormat.FP8, drafter=True) == windows + halves + context
+    carries = kv.carry_bytes(spec)
+    assert kv.border_bytes(spec, KvFormat.FP8, drafter=True) == 2 * (windows + carries + context)

@@ -247,3 +247,32 @@ def test_planning_loads_no_torch() -> None:
         "sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_snapshots_count() -> None:
+    without = plan()
+    assert (without.capacity.snapshots, without.capacity.borders) == (0, 0)
+    one = without.capacity.snapshot_bytes
+    found = plan(options=PlanOptions(prefix_cache=10 * one + 5))
+    assert (found.capacity.snapshots, found.capacity.borders) == (10, kv.BORDERS)
+    more = 10 * one + kv.border_bytes(flash(), KvFormat.FP8)
+    assert found.need == without.need + more
+    assert found.to_json()["kv"]["prefix_bytes"] == 10 * one
+    assert "10 snapshots for prompts that begin alike" in found.report()
+    with pytest.raises(
+        InputError, match=r"--prefix-cache 1 holds no snapshot: need at least 4 MiB"
+    ):
+        plan(options=PlanOptions(prefix_cache=2**20))
+
+
+def test_auto_takes_a_snapshot_for_sixteen_pages() -> None:
+    for tokens, snapshots in ((128, 4), (65_536, 32)):
+        options = PlanOptions(kv_tokens=tokens, prefix_cache=None)
+        assert plan(options=options).capacity.snapshots == snapshots
+
+
+def test_snapshots_that_do_not_fit_are_the_first_to_go() -> None:
+    found = plan(options=PlanOptions(prefix_cache=2**42))
+    assert not found.fits
+    assert found.knob is not None
+    assert "--prefix-cache off" in found.knob

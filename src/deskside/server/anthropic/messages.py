@@ -41,12 +41,12 @@ class _Work:
         }
 
     def usage(self) -> dict[str, int]:
-        """Return the counts so far."""
+        """Return the counts so far; tokens that were computed before are counted apart."""
         (choice,) = self.answer.choices
         return {
-            "input_tokens": choice.prompt_tokens,
+            "input_tokens": choice.prompt_tokens - choice.cached,
             "cache_creation_input_tokens": 0,
-            "cache_read_input_tokens": 0,
+            "cache_read_input_tokens": choice.cached,
             "output_tokens": choice.tokens,
         }
 

@@ -55,6 +55,11 @@ class Choice:
     """Calls so far."""
     forced: int = 0
     """Tokens that were not drawn."""
+    cached: int = 0
+    """Tokens of the prompt that were computed before; known with the first step."""
+    trail: bytes | None = None
+    """Of a conversation, the digest of what the answer follows."""
+    ids: list[int] = field(default_factory=list)
 
     def take(self, emission: Emission) -> Piece:
         """Add a step's tokens and return what became certain.
@@ -65,7 +70,9 @@ class Choice:
         if emission.fault is not None:
             raise faults.of_engine(emission.fault)
         self.tokens += len(emission.tokens)
+        self.ids += emission.tokens
         self.forced += emission.forced
+        self.cached += emission.reused
         self.finish = emission.finish
         parts = self.text.feed(emission.tokens)
         if self.finish is not None:
@@ -115,8 +122,9 @@ class Answer:
 
     def usage(self) -> Usage:
         """Return the counts; a prompt counts once, however many choices continue it."""
-        group = len(self.choices) // self.prompts
-        prompt = sum(choice.prompt_tokens for choice in self.choices[::group])
+        firsts = self.choices[:: len(self.choices) // self.prompts]
+        prompt = sum(choice.prompt_tokens for choice in firsts)
+        cached = sum(choice.cached for choice in firsts)
         output = sum(choice.tokens for choice in self.choices)
         details = CompletionDetails(
             reasoning_tokens=sum(choice.text.reasoning_tokens for choice in self.choices),
@@ -124,13 +132,14 @@ class Answer:
             accepted_prediction_tokens=self.record.accepted,
             rejected_prediction_tokens=self.record.verified - self.record.accepted,
         )
-        return Usage.of(prompt, output, details)
+        return Usage.of(prompt, output, details, cached)
 
     def _note(self, place: int, emission: Emission) -> None:
         record = self.record
         record.completion_tokens += len(emission.tokens)
         record.verified += emission.verified
         record.accepted += emission.accepted
+        record.cached += emission.reused
         if emission.finish is not None:
             record.finish = emission.finish.value
             self._end(place, emission.finish.value)
@@ -139,6 +148,8 @@ class Answer:
         self._ended.add(place)
         first = self.ticket.first_token
         choice = self.choices[place]
+        if choice.trail is not None and self.service.kept is not None:
+            self.service.kept.keep(choice.trail, choice.ids)
         self.service.metrics.ended(
             Ended(
                 reason,
@@ -146,6 +157,7 @@ class Answer:
                 choice.tokens,
                 time.perf_counter() - self.ticket.submitted,
                 None if first is None else first - self.ticket.submitted,
+                choice.cached,
             )
         )
 

@@ -58,13 +58,15 @@ class Usage(BaseModel):
     completion_tokens_details: CompletionDetails
 
     @staticmethod
-    def of(prompt: int, output: int, details: CompletionDetails | None = None) -> "Usage":
-        """Return the counts of a prompt and its output."""
+    def of(
+        prompt: int, output: int, details: CompletionDetails | None = None, cached: int = 0
+    ) -> "Usage":
+        """Return the counts of a prompt, some of it computed before, and its output."""
         return Usage(
             prompt_tokens=prompt,
             completion_tokens=output,
             total_tokens=prompt + output,
-            prompt_tokens_details=PromptDetails(cached_tokens=0),
+            prompt_tokens_details=PromptDetails(cached_tokens=cached),
             completion_tokens_details=details or CompletionDetails(),
         )
 

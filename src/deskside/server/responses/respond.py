@@ -86,7 +86,8 @@ class _Work:
 
     def _usage(self) -> dict[str, Any]:
         usage = self.answer.usage()
-        details = {"cached_tokens": 0, "cache_write_tokens": 0}
+        cached = usage.prompt_tokens_details.cached_tokens
+        details = {"cached_tokens": cached, "cache_write_tokens": 0}
         return {
             "input_tokens": usage.prompt_tokens,
             "input_tokens_details": details,

@@ -1,0 +1,87 @@
+"""The token ids of answers that were given, so that a next turn goes on from the very same.
+
+A client sends back an answer as text, and that text may be cut into other tokens than those that
+were drawn. The ids of a plain stretch of an answer are kept by a digest of everything that stands
+before it and of its own text: they come back for the same stretch of the same conversation, and
+they spell it to the byte. The oldest leave first.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from hashlib import sha256
+from threading import Lock
+
+from deskside.text import utf8
+from deskside.text.tokenizer import Tokenizer
+
+__all__ = ["START", "KeptIds", "behind"]
+
+MOST_IDS = 2**20
+"""Ids that are kept in all."""
+
+START = b""
+"""The digest of nothing."""
+
+
+def behind(trail: bytes, text: str, *, control: bool) -> bytes:
+    """Return the digest of what had another one, and then a control token or a plain text.
+
+    Raises:
+        InputError: the text holds a lone surrogate.
+    """
+    return sha256(trail + (b"c" if control else b"t") + utf8.to_bytes(text, "the text")).digest()
+
+
+class KeptIds:
+    """Ids of plain stretches by what stands before and in them. Safe to share between threads."""
+
+    def __init__(self, tokenizer: Tokenizer, most: int = MOST_IDS) -> None:
+        self._tokenizer = tokenizer
+        self._names = {token: name for name, token in tokenizer.controls.items()}
+        self._most = most
+        self._count = 0
+        self._found: OrderedDict[bytes, tuple[int, ...]] = OrderedDict()
+        self._lock = Lock()
+
+    @property
+    def count(self) -> int:
+        """Ids that are kept."""
+        return self._count
+
+    def find(self, key: bytes) -> tuple[int, ...] | None:
+        """Return the ids of the stretch with this digest."""
+        with self._lock:
+            ids = self._found.get(key)
+            if ids is not None:
+                self._found.move_to_end(key)
+            return ids
+
+    def keep(self, trail: bytes, tokens: Sequence[int]) -> None:
+        """Remember an answer behind a prompt with this digest, up to what is no whole text."""
+        stretch: list[int] = []
+        for token in tokens:
+            name = self._names.get(token)
+            if name is None:
+                stretch.append(token)
+                continue
+            after = self._keep(trail, stretch)
+            if after is None:
+                return
+            trail, stretch = behind(after, name, control=True), []
+        self._keep(trail, stretch)
+
+    def _keep(self, trail: bytes, stretch: Sequence[int]) -> bytes | None:
+        """Remember one stretch; return the digest behind it, or None where it is no text."""
+        if not stretch:
+            return trail
+        try:
+            text = b"".join(map(self._tokenizer.token_bytes, stretch)).decode()
+        except UnicodeDecodeError:
+            return None
+        key = behind(trail, text, control=False)
+        with self._lock:
+            self._count += len(stretch) - len(self._found.pop(key, ()))
+            self._found[key] = tuple(stretch)
+            while self._count > self._most:
+                self._count -= len(self._found.popitem(last=False)[1])
+        return key

@@ -1,0 +1,139 @@
+"""What a service says of prompts that begin as earlier ones did; nothing of them is left held."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import anthropic
+import openai
+import pytest
+
+from tests.server.rig import Server, serving
+
+MODEL = "deskside-mini"
+LONG = "Line after line. " * 60
+PAGE = 128
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with serving("--kv-tokens", "8192", "--speculation", "3") as running:
+        yield running
+
+
+def said(*texts: str) -> list[Any]:
+    roles = ("user", "assistant")
+    return [{"role": roles[n % 2], "content": text} for n, text in enumerate(texts)]
+
+
+def metric(server: Server, name: str) -> float:
+    lines = server.get("/metrics").text.splitlines()
+    (found,) = [line for line in lines if line.startswith(name + "{")]
+    return float(found.rpartition(" ")[2])
+
+
+def chat(server: Server, *texts: str, **fields: Any) -> dict[str, Any]:
+    body = {"messages": said(*texts), "temperature": 0, "max_tokens": 20, **fields}
+    answer = server.post("/v1/chat/completions", body)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def cached(reply: dict[str, Any]) -> int:
+    return reply["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+
+def test_every_api_counts_what_was_computed_before(server: Server) -> None:
+    text = "First of all. " + LONG
+    first, again = chat(server, text), chat(server, text)
+    known = (first["usage"]["prompt_tokens"] - 1) // PAGE * PAGE
+    assert known >= PAGE
+    assert (cached(first), cached(again)) == (0, known)
+    with openai.OpenAI(api_key="x", base_url=server.url + "/v1", max_retries=0) as client:
+        done = client.responses.create(model=MODEL, input=text, temperature=0)
+    assert done.usage is not None
+    assert done.usage.input_tokens_details.cached_tokens == known
+    with anthropic.Anthropic(api_key="x", base_url=server.url, max_retries=0) as made:
+        message = made.messages.create(model=MODEL, max_tokens=20, messages=said(text))
+    assert message.usage.cache_read_input_tokens == known
+    assert message.usage.input_tokens == first["usage"]["prompt_tokens"] - known
+
+
+def test_a_stream_and_several_choices(server: Server) -> None:
+    text = "Second of all. " + LONG
+    first = chat(server, text, n=3)
+    assert cached(first) == 0
+    options = {"stream_options": {"include_usage": True}}
+    *_, last, _ = server.events(
+        "/v1/chat/completions", messages=said(text), max_tokens=9, n=2, **options
+    )
+    assert cached(last) == (first["usage"]["prompt_tokens"] - 1) // PAGE * PAGE
+
+
+@pytest.mark.parametrize("how", ["stop", "length", "string"])
+def test_the_next_turn_goes_on_whatever_ended_the_last(server: Server, how: str) -> None:
+    text = f"Ended by {how}. " + LONG
+    fields: dict[str, Any] = {"max_tokens": 4000}
+    if how == "length":
+        fields = {"max_tokens": 2 * PAGE}
+    if how == "string":
+        fields["stop"] = ["never there", LONG[-40:]]
+    first = chat(server, text, **fields)
+    choice, usage = first["choices"][0], first["usage"]
+    assert choice["finish_reason"] == ("length" if how == "length" else "stop")
+    computed = usage["prompt_tokens"] + usage["completion_tokens"] - 1
+    again = chat(server, text, choice["message"]["content"], "Go on.")
+    least = usage["prompt_tokens"] // PAGE if how == "string" else computed // PAGE
+    assert cached(again) >= least * PAGE
+
+
+def test_counters_and_free_pages(server: Server) -> None:
+    text = "Third of all. " + LONG
+    before = server.wait_idle()
+    hits, asked = (metric(server, f"deskside_prefix_{name}_total") for name in ("hits", "queries"))
+    replies = [chat(server, text) for _ in range(2)]
+    assert metric(server, "deskside_prefix_hits_total") - hits == cached(replies[1]) > 0
+    total = sum(reply["usage"]["prompt_tokens"] for reply in replies)
+    assert metric(server, "deskside_prefix_queries_total") - asked == total
+    assert metric(server, "vllm:prefix_cache_hits_total") == metric(
+        server, "deskside_prefix_hits_total"
+    )
+    assert metric(server, "deskside_kv_cached_pages") > 0
+    assert metric(server, "deskside_prefix_snapshots") > 0
+    after = server.wait_idle()
+    assert (after["free_pages"], after["free_slots"]) == (
+        before["free_pages"],
+        before["free_slots"],
+    )
+
+
+def test_an_answer_that_was_left_gives_everything_back(server: Server) -> None:
+    text = "Fourth of all. " + LONG
+    before = server.wait_idle()
+    body = {"messages": said(text), "stream": True, "temperature": 0, "max_tokens": 500}
+    with server.client.stream("POST", server.url + "/v1/chat/completions", json=body) as answer:
+        next(answer.iter_lines())
+    after = server.wait_idle()
+    assert (after["free_pages"], after["free_slots"]) == (
+        before["free_pages"],
+        before["free_slots"],
+    )
+    assert cached(chat(server, text)) > 0
+
+
+def test_off_is_off() -> None:
+    with serving("--kv-tokens", "8192", "--prefix-cache", "off") as server:
+        assert [cached(chat(server, LONG)) for _ in range(2)] == [0, 0]
+        assert metric(server, "deskside_kv_cached_pages") == 0
+
+
+def test_a_next_turn_has_the_ids_that_were_drawn() -> None:
+    """Above temperature 0 a text is seldom drawn in the tokens that encoding it gives."""
+    options = ("--kv-tokens", "8192", "--threads", "1")
+    with serving(*options, scripted=False) as server:
+        first = chat(server, "Write.", temperature=1.3, seed=0, max_tokens=2 * PAGE)
+        text, usage = first["choices"][0]["message"]["content"], first["usage"]
+        assert first["choices"][0]["finish_reason"] == "length"
+        drawn = usage["completion_tokens"]
+        assert server.post("/tokenize", {"prompt": text}).json()["count"] != drawn
+        again = chat(server, "Write.", text, "Go on.")
+        assert cached(again) == (usage["prompt_tokens"] + drawn - 1) // PAGE * PAGE
