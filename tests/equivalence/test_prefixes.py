@@ -12,7 +12,6 @@ from random import Random
 import pytest
 
 from deskside.core import FinishReason, Request, SamplingParams
-from deskside.errors import InputError
 from deskside.llm import LLM, Result
 from deskside.state import prefixes
 from tests.equivalence.test_engine import opened, params
@@ -98,10 +97,10 @@ def test_a_prompt_that_leaves_another_early_is_the_third_to_gain(pair: tuple[LLM
 
 
 KINDS = [
-    ({}, True, (100, 150, 10)),
+    ({}, True, (100, 60, 10)),
     ({"numerics": "exact"}, True, (100, 10)),
-    ({"numerics": "reference"}, True, (40, 10)),
-    ({"kernels": "plain"}, False, (40, 10)),
+    ({"numerics": "reference"}, True, (32, 3)),
+    ({"kernels": "plain"}, False, (32, 3)),
     ({"backend": "fetch", "expert_slots": 64}, False, (100, 10)),
 ]
 
@@ -192,7 +191,7 @@ def test_few_pages_and_snapshots_are_taken_back(drafting: Path) -> None:
     texts = [drawn(4 * PAGE, seed) for seed in (81, 82, 83)]
     with two(drafting, max_running=2, kv_tokens=10 * PAGE) as (warm, cold):
         free, hits = warm._runtime.engine.free, 0
-        for turn in range(40):
+        for turn in range(14):
             prompts = [
                 draw.choice(texts)[: draw.randint(1, 4 * PAGE)] + drawn(draw.randint(1, 60), turn)
                 for _ in range(3)
@@ -201,8 +200,8 @@ def test_few_pages_and_snapshots_are_taken_back(drafting: Path) -> None:
             assert [told(r) for r in found] == [told(r) for r in cold.generate(prompts, greedy(8))]
             assert warm._runtime.engine.free == free
             hits += sum(result.cached_tokens > 0 for result in found)
-        assert hits > 10
-        assert warm._runtime.engine._owners.prefixes._tree.evicted > 10
+        assert hits > 3
+        assert warm._runtime.engine._owners.prefixes._tree.evicted > 3
 
 
 def test_a_prompt_that_is_asked_about_is_computed_whole(pair: tuple[LLM, LLM]) -> None:
@@ -213,8 +212,3 @@ def test_a_prompt_that_is_asked_about_is_computed_whole(pair: tuple[LLM, LLM]) -
     asked = alone(warm, prompt, sampling)
     assert asked.cached_tokens == 0
     assert asked.prompt_logprobs == alone(cold, prompt, sampling).prompt_logprobs
-
-
-def test_a_budget_below_one_snapshot_is_refused(drafting: Path) -> None:
-    with pytest.raises(InputError, match=r"--prefix-cache 1 holds no snapshot: need at least \d"):
-        opened(drafting, prefix_cache=1, kv_format="float32")
