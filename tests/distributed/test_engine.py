@@ -237,3 +237,29 @@ def test_noise_on_one_rank_changes_no_agreement(tmp_path: Path, steps: int) -> N
     case = options(2, speculation="off", kv_tokens=steps + 256)
     told = led(tmp_path, case, body, Ranks(prepare, follow))
     assert told in followed
+
+
+@pytest.mark.parametrize("case", ["target", "verify"])
+def test_ranks_take_up_the_same_prefixes(folder: Path, case: str) -> None:
+    """Each rank copies its own rings; the leader alone looks up, the others are told how much."""
+    texts = ["import os\n" * 40, "import os\n" * 30 + "def f(x):\n" * 12, "import os\n" * 26 + "x"]
+
+    def taken(llm: LLM) -> list[tuple[object, ...]]:
+        sampling = SamplingParams(temperature=0, max_tokens=9, ignore_eos=True, logprobs=3)
+        free, found = llm._runtime.engine.free, []
+        for text in [*texts, *texts]:
+            (result,) = llm.generate([text], sampling)
+            found.append((result.token_ids, result.logprobs, result.cached_tokens))
+            assert llm._runtime.engine.free == free
+        return found
+
+    room = {"kv_tokens": 1024, **CASES[case]}  # less than all of them need: pages are taken back
+    with LLM.open(str(folder), options(1, **room, prefix_cache="off")) as alone:
+        expected = [told[:2] for told in taken(alone)]
+    with LLM.open(str(folder), options(1, **room)) as alone:
+        hits = [told[2] for told in taken(alone)]
+    assert sum(hit > 0 for hit in hits) >= 3
+    for ranks in (2, 4):
+        found = led(folder, options(ranks, **room), taken)
+        assert [told[:2] for told in found] == expected
+        assert [told[2] for told in found] == hits

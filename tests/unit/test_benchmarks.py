@@ -25,6 +25,7 @@ SMALLEST: dict[str, tuple[str, ...]] = {
     "grammar": ("--walks", "1"),
     "hybrid": ("--threads", "1", "--repeats", "1"),
     "pages": ("--threads", "1", "--repeats", "1"),
+    "prefixes": ("--threads", "1", "--repeats", "1"),
     "ranks": ("--one", "1", "--threads", "1"),
     "serve": ("--threads", "1", "--repeats", "1", "--rounds", "1", "--long-repeats", "1"),
     "speculation": (*ONE, "--kinds", "code", "--code-tokens", "8", "--modes", "stop"),

@@ -160,3 +160,24 @@ def test_forced_tokens_are_rows_of_the_next_span() -> None:
     assert shapes(plan) == [(0, 6, 3, True)]
     run(scheduler, plan)
     assert shapes(scheduler.plan_step()) == [(0, 9, 1, True)]
+
+
+def test_a_prompt_begins_behind_what_was_computed_before() -> None:
+    known = {(1,) * 250: 200, (1,) * 90: 0}
+    scheduler = Scheduler(Admissions(10, 4, vocab=50), StepLimits(100, 20), lambda p: known[p])
+    scheduler.submit(request(250))
+    scheduler.submit(request(90))
+    plan = scheduler.plan_step()
+    assert [(a.sequence, a.reused, a.pages) for a in plan.admissions] == [(0, 200, 3), (1, 0, 1)]
+    assert shapes(plan) == [(0, 200, 50, True), (1, 0, 50, False)]
+    run(scheduler, plan)
+    assert shapes(scheduler.plan_step()) == [(0, 250, 1, True), (1, 50, 19, False)]
+
+
+def test_a_request_that_asks_about_its_prompt_begins_at_its_start() -> None:
+    scheduler = Scheduler(Admissions(10, 4, vocab=50), StepLimits(100, 20), lambda _: 128)
+    params = SamplingParams(max_tokens=1, seed=1, prompt_logprobs=True)
+    scheduler.submit(Request((1,) * 140, params))
+    plan = scheduler.plan_step()
+    assert [admission.reused for admission in plan.admissions] == [0]
+    assert shapes(plan) == [(0, 0, 100, False)]
