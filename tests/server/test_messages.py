@@ -30,7 +30,7 @@ GREEDY = {"temperature": 0}
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    with serving("--kv-tokens", "8192", "--speculation", "3") as running:
+    with serving("--kv-tokens", "8192", "--speculation", "3", "--prefix-cache", "off") as running:
         yield running
 
 
