@@ -130,10 +130,10 @@ def test_a_next_turn_has_the_ids_that_were_drawn() -> None:
     """Above temperature 0 a text is seldom drawn in the tokens that encoding it gives."""
     options = ("--kv-tokens", "8192", "--threads", "1")
     with serving(*options, scripted=False) as server:
-        first = chat(server, "Write.", temperature=1.3, seed=0, max_tokens=2 * PAGE)
+        first = chat(server, "Write.", temperature=1.2, seed=7, max_tokens=2 * PAGE)
         text, usage = first["choices"][0]["message"]["content"], first["usage"]
         assert first["choices"][0]["finish_reason"] == "length"
         drawn = usage["completion_tokens"]
-        assert server.post("/tokenize", {"prompt": text}).json()["count"] != drawn
+        assert server.post("/tokenize", {"prompt": text}).json()["count"] < drawn
         again = chat(server, "Write.", text, "Go on.")
         assert cached(again) == (usage["prompt_tokens"] + drawn - 1) // PAGE * PAGE
