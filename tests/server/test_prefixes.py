@@ -7,6 +7,8 @@ import anthropic
 import openai
 import pytest
 
+from deskside.layout.folder import resolve
+from deskside.text.tokenizer import Tokenizer
 from tests.server.rig import Server, serving
 
 MODEL = "deskside-mini"
@@ -128,12 +130,15 @@ def test_off_is_off() -> None:
 
 def test_a_next_turn_has_the_ids_that_were_drawn() -> None:
     """Above temperature 0 a text is seldom drawn in the tokens that encoding it gives."""
-    options = ("--kv-tokens", "8192", "--threads", "1")
-    with serving(*options, scripted=False) as server:
-        first = chat(server, "Write.", temperature=1.2, seed=7, max_tokens=2 * PAGE)
-        text, usage = first["choices"][0]["message"]["content"], first["usage"]
-        assert first["choices"][0]["finish_reason"] == "length"
-        drawn = usage["completion_tokens"]
-        assert server.post("/tokenize", {"prompt": text}).json()["count"] < drawn
+    tokenizer = Tokenizer.open(resolve(MODEL))
+    with serving("--kv-tokens", "8192", "--threads", "1", scripted=False) as server:
+        for seed in range(20):
+            first = chat(server, "Write.", temperature=1.2, seed=seed, max_tokens=2 * PAGE)
+            text, usage = first["choices"][0]["message"]["content"], first["usage"]
+            drawn = usage["completion_tokens"]
+            if "\ufffd" not in text and len(tokenizer.encode_plain(text)) != drawn:
+                break
+        else:
+            pytest.fail("no text was drawn in other tokens")
         again = chat(server, "Write.", text, "Go on.")
-        assert cached(again) == (usage["prompt_tokens"] + drawn - 1) // PAGE * PAGE
+        assert cached(again) == (usage["prompt_tokens"] + drawn - 1) // PAGE * PAGE > 0

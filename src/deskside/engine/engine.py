@@ -170,9 +170,10 @@ class Engine:
         assert request.params.seed is not None, "a request has its seed when it is admitted"
         stop = self._stop_rule(request)
         policy = Policy(request.params, stop.ends, self._choose)
+        constraint = request.params.constraint
+        guide = None if constraint is None else self._guides.begin(constraint)
         self._owners.admit(admission.sequence, request.prompt, admission.reused)
-        if request.params.constraint is not None:
-            guide = self._guides.begin(request.params.constraint)
+        if guide is not None:
             self._owners.grammars.admit(admission.sequence, len(request.prompt), guide)
         self._lead.admitted(admission)
         self._live[admission.sequence] = Live(
