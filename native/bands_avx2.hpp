@@ -46,7 +46,7 @@ void decode_band(const WeightRows& w, int group, int blocks, Band& out) {
             for (int d = 0; d < 4; ++d) {
                 const Decoded pairs = decode_words(block[d]);
                 for (int i = 0; i < 4; ++i)
-                    _mm256_store_si256(reinterpret_cast<__m256i*>(&out.pairs[b][i][d][part]),
+                    _mm256_store_si256(reinterpret_cast<__m256i*>(&out.weights[b][i][d][part]),
                                        pairs.v[i]);
             }
             for (int r = 0; r < 8; ++r)
@@ -81,7 +81,7 @@ LANES void multiply_band(const Band& w, int group, int blocks, const IntegerRow*
             for (int i = 0; i < 4; ++i)
 #pragma GCC unroll 4
                 for (int d = 0; d < 4; ++d) {
-                    const std::int32_t* const pairs = &w.pairs[b][i][d][part];
+                    const std::int32_t* const pairs = &w.weights[b][i][d][part];
                     const __m256i w0 = load(pairs), w1 = load(pairs + 8);
 #pragma GCC unroll 8
                     for (int r = 0; r < R; ++r) {

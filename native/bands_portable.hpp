@@ -32,7 +32,7 @@ void decode_band(const WeightRows& w, int group, int blocks, Band& out) {
                     const int half = 4 * d + i / 2, nibble = i % 2 * 4;
                     const std::int32_t low = kTwice[codes[half] >> nibble & 15];
                     const std::int32_t high = kTwice[codes[half + 2] >> nibble & 15];
-                    out.pairs[b][i][d][r] = high * 65536 + (low & 65535);
+                    out.weights[b][i][d][r] = high * 65536 + (low & 65535);
                 }
             const int shift = w.scales[r * scale_stride + group * 4 + b] - w.floor;
             out.factor[b][r] = shift < 0 ? 0 : 1 << shift;
@@ -53,7 +53,7 @@ LANES void multiply_band(const Band& w, int group, int blocks, const IntegerRow*
             FloatCells sum[R] = {};
             for (int k = 0; k < 16; ++k) {
                 const int i = k / 4, d = k % 4, at = 8 * b + 2 * d;
-                const Cells pairs = *reinterpret_cast<const Cells*>(&w.pairs[b][i][d][part]);
+                const Cells pairs = *reinterpret_cast<const Cells*>(&w.weights[b][i][d][part]);
                 const FloatCells low = __builtin_convertvector(pairs << 16 >> 16, FloatCells);
                 const FloatCells high = __builtin_convertvector(pairs >> 16, FloatCells);
 #pragma GCC unroll 8

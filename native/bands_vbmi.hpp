@@ -7,6 +7,8 @@
 #include <cstdint>
 
 #include "sums_vbmi.hpp"
+// The tier's own weights come first.
+#include "decode_avx512.hpp"
 #include "tiles.hpp"
 
 namespace deskside::DESKSIDE_TIER {
@@ -14,25 +16,6 @@ namespace {
 
 constexpr int kBandRows = 5;
 constexpr int kBandFrom = 4;
-
-// Decodes the blocks of a group that are there.
-void decode_band(const WeightRows& w, int group, int blocks, Band& out) {
-    const std::ptrdiff_t stride = w.inner / 2;
-    for (int part = 0; part < kBandLanes; part += 16) {
-        const std::uint8_t* const codes = w.codes + part * stride + group * 64;
-        for (int b = 0; b < blocks; ++b) {
-            __m512i block[4];
-            gather_block(codes + b * 16, stride, block);
-            for (int d = 0; d < 4; ++d) {
-                const Decoded fours = decode_bytes(block[d]);
-                for (int i = 0; i < 2; ++i)
-                    _mm512_store_si512(&out.fours[b][i][d][part], fours.v[i]);
-            }
-        }
-        gather_factors(w, part, group, blocks, &out.factor[0][part]);
-        prefetch_band(codes, stride);
-    }
-}
 
 // total[r] += a group of the band times the group of row r.
 template <int R>
@@ -51,8 +34,8 @@ LANES void multiply_band(const Band& w, int group, int blocks, const IntegerRow*
         for (int i = 0; i < 2; ++i) {
 #pragma GCC unroll 4
             for (int d = 0; d < 4; ++d) {
-                const __m512i w0 = _mm512_load_si512(&w.fours[b][i][d][0]);
-                const __m512i w1 = _mm512_load_si512(&w.fours[b][i][d][16]);
+                const __m512i w0 = _mm512_load_si512(&w.weights[b][i][d][0]);
+                const __m512i w1 = _mm512_load_si512(&w.weights[b][i][d][16]);
 #pragma GCC unroll 16
                 for (int r = 0; r < R; ++r) {
                     const int at = 16 * b + 4 * d;

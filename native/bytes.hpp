@@ -41,11 +41,13 @@ LANES void pack_group(const std::int32_t (&whole)[kGroup], RowGroup& out) {
     }
 }
 
-// A group of a band. Fours are what meets bytes [i][4 * d] to [i][4 * d + 3] of a vector, for each
-// four bytes d of codes, four of them a block.
+constexpr int kDecoded = 2;  // bytes that two nibbles of codes are decoded to
+
+// A group of a band. Weights are fours: what meets bytes [i][4 * d] to [i][4 * d + 3] of a vector,
+// for each four bytes d of codes, four of them a block.
 struct alignas(64) Band {
-    std::int32_t fours[4][2][4][kBandLanes];  // [block][i][d % 4]
-    std::int32_t factor[4][kBandLanes];       // 2^(scale byte - floor), or 0
+    std::int32_t weights[4][kDecoded][4][kBandLanes];  // [block][i][d % 4]
+    std::int32_t factor[4][kBandLanes];                // 2^(scale byte - floor), or 0
 };
 
 LANES std::int32_t four_bytes(const std::int8_t* at) {

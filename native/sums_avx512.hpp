@@ -26,10 +26,10 @@ LANES __m512i dot(__m512i sum, __m512i a, __m512i b) {
 }
 
 struct Decoded {
-    __m512i v[4];
+    __m512i v[kDecoded];
 };
 
-LANES Decoded decode_words(__m512i codes) {
+LANES Decoded decode_codes(__m512i codes) {
     const __m512i half = _mm512_cvtepi8_epi16(_mm256_broadcastsi128_si256(
         _mm_setr_epi8(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)));
     return {{_mm512_permutexvar_epi16(codes, half),
@@ -46,7 +46,7 @@ LANES void add_group(const __m512i (&codes)[C], const __m512i (&factor)[C], int 
     const __m512i lanes = factor_lanes(group);
     Decoded w[C];
     __m512i scale[C];
-    for (int c = 0; c < C; ++c) w[c] = decode_words(codes[c]);
+    for (int c = 0; c < C; ++c) w[c] = decode_codes(codes[c]);
     for (int c = 0; c < C; ++c) scale[c] = _mm512_permutexvar_epi32(lanes, factor[c]);
     for (int r = 0; r < R; ++r) {
         const RowGroup& row = x[r]->groups[group];

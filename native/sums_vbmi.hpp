@@ -17,11 +17,11 @@ namespace deskside::DESKSIDE_TIER {
 namespace {
 
 struct Decoded {
-    __m512i v[2];
+    __m512i v[kDecoded];
 };
 
 // The permute ignores the high bits of an index, and the table is there four times.
-LANES Decoded decode_bytes(__m512i codes) {
+LANES Decoded decode_codes(__m512i codes) {
     const __m512i table = _mm512_broadcast_i32x4(
         _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
     return {{_mm512_permutexvar_epi8(codes, table),
@@ -35,7 +35,7 @@ LANES void add_group(const __m512i (&codes)[C], const __m512i (&factor)[C], int 
     const __m512i lanes = factor_lanes(group);
     Decoded w[C];
     __m512i scale[C];
-    for (int c = 0; c < C; ++c) w[c] = decode_bytes(codes[c]);
+    for (int c = 0; c < C; ++c) w[c] = decode_codes(codes[c]);
     for (int c = 0; c < C; ++c) scale[c] = _mm512_permutexvar_epi32(lanes, factor[c]);
     for (int r = 0; r < R; ++r) {
         const RowGroup& row = x[r]->groups[group];

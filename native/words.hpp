@@ -27,11 +27,13 @@ LANES void pack_group(const std::int32_t (&whole)[kGroup], RowGroup& out) {
             out.words[i][j] = static_cast<std::int16_t>(whole[4 * j + i]);
 }
 
-// A group of a band. Pairs are what meets words [i][2 * d] and [i][2 * d + 1] of a vector, for each
-// four bytes d of codes, four of them a block.
+constexpr int kDecoded = 4;  // words that four nibbles of codes are decoded to
+
+// A group of a band. Weights are pairs: what meets words [i][2 * d] and [i][2 * d + 1] of a vector,
+// for each four bytes d of codes, four of them a block.
 struct alignas(64) Band {
-    std::int32_t pairs[4][4][4][kBandLanes];  // [block][i][d % 4]
-    std::int32_t factor[4][kBandLanes];       // 2^(scale byte - floor), or 0
+    std::int32_t weights[4][kDecoded][4][kBandLanes];  // [block][i][d % 4]
+    std::int32_t factor[4][kBandLanes];                // 2^(scale byte - floor), or 0
 };
 
 // Words [i][2 * d] and [i][2 * d + 1] of a group, from `at` = &words[0][2 * d] on.
