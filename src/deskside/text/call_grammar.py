@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from deskside.errors import InputError
-from deskside.text.grammar import INSIDE, library_grammar
+from deskside.text.grammar import INSIDE, check_length, library_grammar
 from deskside.text.schema import check_patterns
 from deskside.text.tools import DSML, OPEN, Tool
 
@@ -43,12 +43,14 @@ def answer_or_calls_grammar(
     Raises:
         InputError: the schema or a tool's parameters can't be kept; names them.
     """
+    check_length(_json(schema))
     check_patterns(schema)
     answer = f"start: answer | calls\nanswer: %json {_json(schema)}"
     return library_grammar("\n".join((answer, *_calls(tools, single))))
 
 
 def _calls(tools: Sequence[Tool], single: bool) -> list[str]:
+    check_length("".join(tool.line for tool in tools))
     names = [f"call_{number}" for number in range(len(tools))]
     block = "one" if single else "one (BREAK one)*"
     rules = [

@@ -27,6 +27,7 @@ __all__ = [
     "INSIDE",
     "Compiler",
     "Matcher",
+    "check_length",
     "json_grammar",
     "lark_grammar",
     "library_grammar",
@@ -63,7 +64,7 @@ def library_grammar(text: str) -> str:
     Raises:
         InputError: it is too long.
     """
-    _check_length(text)
+    check_length(text)
     return LLMatcher.grammar_from_lark(text)
 
 
@@ -73,9 +74,9 @@ def json_grammar(schema: Mapping[str, Any]) -> str:
     Raises:
         InputError: the schema is too long or too deep, or brings too many patterns together.
     """
-    check_patterns(schema)
     text = json.dumps(schema, ensure_ascii=False)
-    _check_length(text)
+    check_length(text)
+    check_patterns(schema)
     try:
         return LLMatcher.grammar_from_json_schema(text, overrides=INSIDE)
     except ValueError as error:
@@ -88,7 +89,7 @@ def regex_grammar(pattern: str) -> str:
     Raises:
         InputError: it is too long.
     """
-    _check_length(pattern)
+    check_length(pattern)
     return LLMatcher.grammar_from_regex(pattern)
 
 
@@ -101,7 +102,7 @@ def lark_grammar(text: str) -> str:
     Raises:
         InputError: it is too long, or has what is refused; names its place.
     """
-    _check_length(text)
+    check_length(text)
     for found in LARK_PIECES.finditer(text):
         if found["refused"]:
             line = text.count("\n", 0, found.start()) + 1
@@ -227,7 +228,8 @@ class _Words:
         return list(self._tokenizer.encode_plain(text))
 
 
-def _check_length(text: str) -> None:
+def check_length(text: str) -> None:
+    """Refuse a grammar, or what becomes one, that is too long."""
     if len(text) > LONGEST:
         raise InputError(f"is too long: need {len(text)} characters, have {LONGEST}")
 
