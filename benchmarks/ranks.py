@@ -1,10 +1,11 @@
 """Time a token of one rank beside one of several at equal threads in all, and count exchanges.
 
-Every round starts each in a process of its own, in turn; the verdict is the median of the rounds'
-ratios. Beside it: calls and bytes of a token, and what a load takes from the disk once the
-checkpoint was dropped from the system's cache. Writes a JSON file with machine and date.
+One process holds one rank, another the leader of several; they continue the same prompt in turn,
+and the verdict is the median of the turns' ratios. Beside it: calls and bytes of a token, and what
+a load takes from the disk once the checkpoint was dropped from the system's cache. Writes a JSON
+file with machine and date.
 
-    python -m benchmarks.ranks --rounds 5
+    python -m benchmarks.ranks
 """
 
 import argparse
@@ -13,16 +14,17 @@ import os
 import statistics
 import subprocess
 import sys
-import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from benchmarks.origin import origin
 from deskside.config.engine import EngineOptions
 from deskside.core import SamplingParams
+from deskside.distributed.group import Group
 from deskside.layout.folder import resolve
-from deskside.llm import LLM
+from deskside.llm import LLM, Result
 
 RESULTS = Path(__file__).parent / "results"
 MODEL = "deskside-mini"
@@ -30,8 +32,8 @@ PROMPT = "def fibonacci(n):"
 OUTPUT = 96
 
 
-def measured(ranks: int, threads: int, speculation: str) -> dict[str, Any]:
-    """Open, continue a prompt a few times, and return medians of this process."""
+def serve(ranks: int, threads: int, speculation: str) -> None:
+    """Open; say what that took from the disk; then continue the prompt for every line of input."""
     width = int(speculation) if speculation.isdigit() else speculation
     options = EngineOptions(
         tp=ranks,
@@ -40,30 +42,32 @@ def measured(ranks: int, threads: int, speculation: str) -> dict[str, Any]:
         speculation=width,  # type: ignore[arg-type]
         numerics="exact",
     )
-    sampling = SamplingParams(temperature=0, max_tokens=OUTPUT, ignore_eos=True)
-    started = time.perf_counter()
     with LLM.open(MODEL, options) as llm:
-        opened = time.perf_counter() - started
-        group = llm._runtime.ensemble.group
-        pids = llm._runtime.ensemble.pids
-        disk = sum(read_bytes(pid) for pid in (os.getpid(), *pids))
-        llm.generate([PROMPT], sampling)
-        decode: list[float] = []
-        tokens: tuple[int, ...] = ()
-        calls, nbytes = group.traffic.calls, group.traffic.nbytes
-        for _ in range(5):
-            (result,) = llm.generate([PROMPT], sampling)
-            decode.append(result.decode_s / (OUTPUT - 1))
-            tokens = result.token_ids
-        count = 5 * OUTPUT
-        return {
-            "token_s": statistics.median(decode),
-            "calls_a_token": (group.traffic.calls - calls) / count,
-            "bytes_a_token": (group.traffic.nbytes - nbytes) / count,
-            "open_s": opened,
-            "disk_bytes": disk,
-            "tokens": tokens,
-        }
+        ensemble = llm._runtime.ensemble
+        pids = (os.getpid(), *ensemble.pids)
+        print(json.dumps({"disk_bytes": sum(map(read_bytes, pids))}), flush=True)
+        for _ in sys.stdin:
+            print(json.dumps(continued(llm, ensemble.group)), flush=True)
+
+
+def continued(llm: LLM, group: Group) -> dict[str, Any]:
+    """Continue the prompt by one token, then by many; what the first needs is no token's cost."""
+    calls, nbytes, _ = _counted(llm, group, 1)
+    more_calls, more_bytes, result = _counted(llm, group, OUTPUT)
+    count = OUTPUT - 1
+    return {
+        "token_s": result.decode_s / count,
+        "calls_a_token": (more_calls - calls) / count,
+        "bytes_a_token": (more_bytes - nbytes) / count,
+        "tokens": result.token_ids,
+    }
+
+
+def _counted(llm: LLM, group: Group, tokens: int) -> tuple[int, int, Result]:
+    calls, nbytes = group.traffic.calls, group.traffic.nbytes
+    sampling = SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True)
+    (result,) = llm.generate([PROMPT], sampling)
+    return group.traffic.calls - calls, group.traffic.nbytes - nbytes, result
 
 
 def read_bytes(pid: int) -> int:
@@ -72,13 +76,38 @@ def read_bytes(pid: int) -> int:
     return int(dict(line.split(": ") for line in lines)["read_bytes"])
 
 
-def apart(ranks: int, threads: int, speculation: str) -> dict[str, Any]:
-    """Measure in a process of its own."""
+class Peer:
+    """A process that has opened the model."""
+
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        self._process = process
+        self.disk_bytes = int(self._answer()["disk_bytes"])
+
+    def ask(self) -> dict[str, Any]:
+        """Let it continue the prompt once."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        return self._answer()
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        found: dict[str, Any] = json.loads(self._process.stdout.readline())
+        return found
+
+
+@contextmanager
+def opened(ranks: int, threads: int, speculation: str) -> Iterator[Peer]:
+    """Open the model in a process of its own."""
     command = [sys.executable, "-m", "benchmarks.ranks", "--one", str(ranks)]
     command += ["--threads", str(threads), "--speculation", speculation]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+    )
+    with process:
+        yield Peer(process)
+        assert process.stdin is not None
+        process.stdin.close()
 
 
 def shards() -> Iterable[Path]:
@@ -96,29 +125,30 @@ def drop() -> None:
 
 def loads(ranks: int, threads: int) -> dict[str, Any]:
     """Count what ranks take from the disk: a load of dropped files less one of cached files."""
-    width = "3"  # with the drafter, so that every tensor is read
-    apart(ranks, threads, width)
-    warm = apart(ranks, threads, width)["disk_bytes"]
-    drop()
-    cold = apart(ranks, threads, width)["disk_bytes"]
+    found = {}
+    for state in ("warm", "cold"):
+        if state == "cold":
+            drop()
+        with opened(ranks, threads, "3") as peer:  # with the drafter, so that all is read
+            found[state] = peer.disk_bytes
     size = sum(path.stat().st_size for path in shards())
-    return {"ranks": ranks, "bytes": cold - warm, "checkpoint": size, "share": (cold - warm) / size}
+    read = found["cold"] - found["warm"]
+    return {"ranks": ranks, "bytes": read, "checkpoint": size, "share": read / size}
 
 
 def rounds(count: int, several: int, threads: int, speculation: str) -> dict[str, Any]:
-    """Measure both in turn and compare within each round."""
-    pairs = [
-        (apart(1, threads, speculation), apart(several, threads, speculation)) for _ in range(count)
-    ]
-    assert all(one["tokens"] == other["tokens"] for one, other in pairs), "the bits of one rank"
-    ratios = [other["token_s"] / one["token_s"] for one, other in pairs]
+    """Measure both in turn and compare within each turn."""
+    with opened(1, threads, speculation) as one, opened(several, threads, speculation) as other:
+        pairs = [(one.ask(), other.ask()) for _ in range(1 + count)][1:]
+    assert all(a["tokens"] == b["tokens"] for a, b in pairs), "the bits of one rank"
+    ratios = [b["token_s"] / a["token_s"] for a, b in pairs]
     last = pairs[-1][1]
     return {
         "speculation": speculation,
         "ranks": several,
         "threads": threads,
-        "one_s": [one["token_s"] for one, _ in pairs],
-        "several_s": [other["token_s"] for _, other in pairs],
+        "one_s": [a["token_s"] for a, _ in pairs],
+        "several_s": [b["token_s"] for _, b in pairs],
         "ratio": {"median": statistics.median(ratios), "least": min(ratios), "most": max(ratios)},
         "calls_a_token": last["calls_a_token"],
         "bytes_a_token": last["bytes_a_token"],
@@ -128,14 +158,14 @@ def rounds(count: int, several: int, threads: int, speculation: str) -> dict[str
 def main() -> None:
     """Measure all and write the result."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--one", type=int)
+    parser.add_argument("--one", type=int, help="be a process of so many ranks")
     parser.add_argument("--speculation", default="off")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--out", type=Path, default=RESULTS / "ranks.json")
     asked = parser.parse_args()
     if asked.one:
-        print(json.dumps(measured(asked.one, asked.threads, asked.speculation)))
+        serve(asked.one, asked.threads, asked.speculation)
         return
     found = {
         "origin": origin(),
