@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -182,10 +182,10 @@ def test_a_leader_that_tells_waits_for_nobody_without_an_end() -> None:
 
 
 def test_the_leader_looks_after_its_ranks_while_it_waits() -> None:
-    seen: list[bool] = []
+    seen: list[Sequence[int]] = []
 
-    def lost(late: bool) -> None:
-        seen.append(late)
+    def lost(behind: Sequence[int]) -> None:
+        seen.append(behind)
         if len(seen) == 2:
             raise LostRankError("rank 1 got SIGKILL")
 
@@ -194,7 +194,33 @@ def test_the_leader_looks_after_its_ranks_while_it_waits() -> None:
     os.close(descriptor)
     with pytest.raises(LostRankError, match="got SIGKILL"):
         group.gather(torch.zeros(4))
-    assert seen == [False, False]
+    assert seen == [(), ()]
+
+
+def test_who_is_behind_is_known_when_the_time_is_over() -> None:
+    """Of three ranks one has begun the exchange, one has not; where counts wrap too."""
+    seen: list[Sequence[int]] = []
+
+    def lost(behind: Sequence[int]) -> None:
+        seen.append(behind)
+        if behind:
+            raise LostRankError("late")
+
+    for turn in (0, 2**31, 2**32 - 1):
+        seen.clear()
+        descriptor = Room.create(3)
+        group = SharedGroup(Room.open(descriptor, 3), LEADER, exchange, 0.2, None, lost)
+        group._turn = turn
+        other = Room.open(descriptor, 3)
+        os.close(descriptor)
+        for rank, begun in ((1, turn + 1), (2, turn)):
+            for word, count in enumerate((turn, begun)):
+                start = (2 * rank + word) * shared.LINE
+                octets = torch.tensor(list((count % 2**32).to_bytes(4, "little")))
+                other.memory[start : start + 4] = octets.to(torch.uint8)
+        with pytest.raises(LostRankError, match="late"):
+            group.gather(torch.zeros(4))
+        assert list(seen[-1]) == [2]
 
 
 def _echo(descriptor: int, pipe: Connection) -> None:

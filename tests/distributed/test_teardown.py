@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from deskside.distributed.trace import Trace
+
 PATIENCE = 120.0
 GONE_AFTER = 10.0
 RANKS = 2
@@ -38,6 +40,8 @@ SLOW = [
     ("prefill", "leader", TERM, 143),
     ("prefill", "leader", INT, 130),
     ("decode", "leader", TERM, 143),
+    ("reduction", "follower", KILL, 4),
+    ("reduction", "follower", STOP, 4),
 ]
 
 
@@ -99,7 +103,7 @@ def running(folder: Path, phase: str) -> Iterator[Run]:
         until(lambda: children(process.pid), f"no rank started: {run.said}")
         run.followers = children(process.pid)
         assert len(run.followers) == RANKS - 1
-        if phase == "decode":
+        if phase in ("decode", "reduction"):
             until(lambda: (folder / "out").stat().st_size, f"no text: {run.said}")
         elif phase == "prefill":
             until(lambda: b"step" in trace(folder), f"no step: {run.said}")
@@ -120,19 +124,41 @@ def trace(folder: Path) -> bytes:
     return b"".join(path.read_bytes() for path in folder.glob("deskside-run-*/trace"))
 
 
+def strike(victim: int, number: signal.Signals, leader: int | None, folder: Path) -> None:
+    """Signal a process; with a leader, while the victim waits for it in an exchange."""
+    if leader is None:
+        os.kill(victim, number)
+        return
+    for _ in range(100):  # a leader may be held still between two exchanges
+        os.kill(leader, STOP)
+        time.sleep(0.1)
+        if exchanging(folder, 1):
+            break
+        os.kill(leader, signal.SIGCONT)
+        time.sleep(0.01)
+    assert exchanging(folder, 1)
+    os.kill(victim, number)
+    os.kill(leader, signal.SIGCONT)
+
+
+def exchanging(folder: Path, rank: int) -> bool:
+    (path,) = folder.glob("deskside-run-*/trace")
+    return "step" in (said := Trace(path, RANKS).read(rank)) and "in exchange" in said
+
+
 def end(folder: Path, phase: str, who: str, number: signal.Signals, code: int) -> None:
     with running(folder, phase) as run:
-        os.kill(run.followers[0] if who == "follower" else run.process.pid, number)
+        victim = run.followers[0] if who == "follower" else run.process.pid
+        strike(victim, number, run.process.pid if phase == "reduction" else None, folder)
         ended = time.monotonic()
         slack = RANK_TIMEOUT if number is STOP else 0.0
-        if number is STOP and phase == "load":
-            slack = 20.0  # --rendezvous-timeout
         assert run.process.wait(PATIENCE) == code, run.said
         until(lambda: not any(map(alive, run.followers)), "a rank outlives the run", GONE_AFTER)
         assert time.monotonic() - ended < GONE_AFTER + slack
         if who == "follower":
             (line,) = [line for line in run.said.splitlines() if "deskside: error" in line]
             assert "rank 1" in line
+            assert phase != "reduction" or "in exchange" in line
     if number is not KILL or who == "follower":
         assert not list(folder.glob("deskside-run-*"))
     assert not [name for name in os.listdir("/dev/shm") if name.startswith("deskside")]

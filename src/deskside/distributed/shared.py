@@ -33,6 +33,8 @@ microseconds, what a leader does alone between two steps a few hundred."""
 GLANCE = 0.5
 """Seconds after which a rank that waits looks whether the others are still there."""
 FOREVER = float("inf")
+WRAP = 1 << 32
+"""Counts in shared memory are taken modulo this."""
 REMEMBERED = 256
 """Shapes of parts whose places are kept as tensors."""
 
@@ -103,6 +105,11 @@ class Room:
         room = mmap.mmap(descriptor, Room.size(ranks))
         return Room(torch.frombuffer(room, dtype=torch.uint8), ranks)
 
+    def begun(self, rank: int) -> int:
+        """Return the number of the exchange that a rank has begun last."""
+        start = rank * 2 * LINE + LINE
+        return int(self.memory[start : start + 4].view(torch.int32).item()) % WRAP
+
     def place(self, rank: int, turn: int) -> Tensor:
         """Return a rank's place for an exchange."""
         start = self.ranks * 2 * LINE + (2 * rank + turn % 2) * PLACE
@@ -130,7 +137,7 @@ class SharedGroup:
         exchange: Exchange,
         seconds: float,
         trace: Trace | None = None,
-        lost: Callable[[bool], None] = lambda _late: None,
+        lost: Callable[[Sequence[int]], None] = lambda _behind: None,
     ) -> None:
         """Take a place in the room.
 
@@ -140,8 +147,8 @@ class SharedGroup:
             exchange: how to post and wait.
             seconds: after which a rank that does not answer counts as lost.
             trace: where to write what this rank does.
-            lost: is called now and then while this rank waits, and with True when the seconds are
-                over; raises when a rank is gone.
+            lost: is called now and then while this rank waits, with nobody, and with the ranks
+                that are behind when the seconds are over; raises when a rank is gone.
         """
         self.rank, self.ranks = rank, room.ranks
         self.traffic = Traffic()
@@ -303,11 +310,16 @@ class SharedGroup:
     def _wait(self, tried: Callable[[], bool], seconds: float) -> None:
         end = time.monotonic() + seconds
         while True:
-            self._lost(time.monotonic() > end)
+            self._lost(self._behind() if time.monotonic() > end else ())
             if tried():
                 return
             if time.monotonic() > end + GLANCE:
                 raise LostRankError(f"rank {self.rank} waits for another one in vain")
+
+    def _behind(self) -> list[int]:
+        """Return the ranks that have not begun this exchange."""
+        turns = [self._room.begun(rank) for rank in range(self.ranks)]
+        return [rank for rank, turn in enumerate(turns) if (turn - self._turn) % WRAP > WRAP // 2]
 
     def _note(self, nbytes: int) -> None:
         self.traffic.add(nbytes)

@@ -91,6 +91,7 @@ def build(model: str, options: EngineOptions, progress: Progress | None = None) 
         ensemble.setup(model, decided(options, plan))
         listen = ensemble.watched(progress)
         held = hold(checkpoint, plan, options, ensemble.group, ensemble.meeting, listen)
+        ensemble.loaded()
         return leading(plan, options, tokenizer, held, ensemble)
     except BaseException:
         ensemble.close(orderly=False)

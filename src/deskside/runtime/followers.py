@@ -76,11 +76,19 @@ class Followers:
         worker = self.workers[rank - 1]
         return rank, f"(process {worker.pid}) {worker.ending()}"
 
+    def held_still(self) -> tuple[int, ...]:
+        """Return the ranks that run and that the kernel does not let run."""
+        return tuple(
+            rank
+            for rank, worker in enumerate(self.workers, 1)
+            if worker.exit_status() is None and worker.stopped()
+        )
+
     def fallen(self) -> tuple[int, str] | None:
         """Return a rank that has ended or is held still, and how; None while all run."""
-        for rank, worker in enumerate(self.workers, 1):
-            if worker.exit_status() is None and worker.stopped():
-                return rank, f"(process {worker.pid}) is held still (SIGSTOP or a debugger)"
+        for rank in self.held_still():
+            process = self.workers[rank - 1].pid
+            return rank, f"(process {process}) is held still (SIGSTOP or a debugger)"
         return self.ended()
 
     def end(self) -> None:

@@ -4,9 +4,10 @@ The leader starts the others on this machine, or torchrun has started all. Owns 
 that is lost: which one, how it ended and what it last did.
 """
 
+import math
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
@@ -38,6 +39,11 @@ class Ensemble:
     meeting: Meeting | None = None
     followers: Followers | None = None
     trace: Trace | None = None
+    patience: float = math.inf
+    """Seconds that a rank may be held still, at any time."""
+    _loading: bool = True
+    _still: dict[int, float] = field(default_factory=dict)
+    """Since when ranks are held still."""
     _held: ExitStack = field(default_factory=ExitStack)
 
     @staticmethod
@@ -74,37 +80,50 @@ class Ensemble:
 
         return listen
 
+    def loaded(self) -> None:
+        """Note that every rank has loaded."""
+        self._loading = False
+
     def check(self) -> None:
-        """Notice a rank that has ended.
+        """Notice a rank that has ended, or was held still for too long.
 
         Raises:
             LostRankError: names it.
         """
-        if self.followers is not None and self.followers.ended() is not None:
+        if self.followers is None:
+            return
+        now, still = time.monotonic(), self.followers.held_still()
+        self._still = {rank: self._still.get(rank, now) for rank in still}
+        late = any(now - since > self.patience for since in self._still.values())
+        if late or self.followers.ended() is not None:
             raise LostRankError(self.blame())
 
-    def lost(self, late: bool) -> None:
-        """Notice a rank that has ended, or say which one is late.
+    def lost(self, behind: Sequence[int]) -> None:
+        """Notice a rank that has ended, or say that these do not answer in time.
 
         Raises:
             LostRankError: names it.
         """
         self.check()
-        if late:
-            raise LostRankError(self.blame(within=0.0))  # it was waited for long enough
+        if behind:
+            raise LostRankError(self.blame(behind))
 
-    def blame(self, within: float = LAST_WORDS) -> str:
-        """Say which rank is lost, how, and what it last did; its end may take a while to show."""
+    def blame(self, behind: Sequence[int] = ()) -> str:
+        """Say which rank is lost, how, and what it last did; its end may take a while to show.
+
+        Ranks that are behind were waited for long enough.
+        """
         if self.followers is None or self.trace is None:
             return "a rank is gone or does not answer"
-        end = time.monotonic() + within
+        end = time.monotonic() + (0 if behind else LAST_WORDS)
         while (fallen := self.followers.fallen()) is None and time.monotonic() < end:
             time.sleep(EVERY)
         if fallen is not None:
             rank, how = fallen
             return f"rank {rank} {how}; last seen: {self.trace.read(rank)}"
-        seen = (f"rank {r} in {self.trace.read(r)}" for r in range(self.group.ranks))
-        return f"no rank has ended and one does not answer (--rank-timeout): {'; '.join(seen)}"
+        knob = "--rendezvous-timeout" if self._loading else "--rank-timeout"
+        seen = (f"rank {r}: {self.trace.read(r)}" for r in behind or range(self.group.ranks))
+        return f"no rank has ended and one does not answer in time ({knob}); {'; '.join(seen)}"
 
     def close(self, *, orderly: bool) -> None:
         """End the other ranks: they leave by themselves if told so, or are killed at once."""
@@ -129,7 +148,7 @@ def _by_ourselves(options: EngineOptions) -> Ensemble:
         followers = Followers.start(orders(options.tp, meeting.host, port, seconds, path, memory))
         for process in followers.pids:
             folder.note(process)
-        ensemble = Ensemble(ALONE, meeting, followers, trace)
+        ensemble = Ensemble(ALONE, meeting, followers, trace, options.rank_timeout)
         held.callback(followers.kill)
         meeting.gather(lambda _absent: ensemble.check(), trace.read)
         room = Room.open(memory, options.tp)
