@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.origin import origin
+from deskside.checkpoint.index import Checkpoint
+from deskside.checkpoint.loader import Cut
 from deskside.config.engine import EngineOptions
 from deskside.core import SamplingParams
 from deskside.distributed.group import Group
@@ -133,7 +135,16 @@ def loads(ranks: int, threads: int) -> dict[str, Any]:
             found[state] = peer.disk_bytes
     size = sum(path.stat().st_size for path in shards())
     read = found["cold"] - found["warm"]
-    return {"ranks": ranks, "bytes": read, "checkpoint": size, "share": read / size}
+    tensors = [entry.tensor for entry in Checkpoint.open(resolve(MODEL)).entries()]
+    asked = sum(Cut(rank, ranks).bytes_read(one) for rank in range(ranks) for one in tensors)
+    return {
+        "ranks": ranks,
+        "bytes": read,
+        "checkpoint": size,
+        "share": read / size,
+        "asked_of_the_system": asked,
+        "asked_share": asked / size,
+    }
 
 
 def rounds(count: int, several: int, threads: int, speculation: str) -> dict[str, Any]:

@@ -18,6 +18,7 @@ __all__ = [
     "Emission",
     "FinishReason",
     "Pause",
+    "RankLoad",
     "RankReport",
     "Request",
     "SamplingParams",
@@ -265,6 +266,17 @@ class StepPlan:
     spans: tuple[Span, ...]
     admissions: tuple[Admission, ...] = ()
     aborts: tuple[SequenceId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RankLoad:
+    """How far a rank's load is: bytes read and bytes to read, 0 before it has begun."""
+
+    rank: int
+    nodes: tuple[int, ...]
+    """Memory nodes that it is bound to, as far as known."""
+    done: int
+    total: int
 
 
 @dataclass(frozen=True, slots=True)

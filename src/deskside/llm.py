@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Self
 
-from deskside.checkpoint.loader import Progress
 from deskside.config.engine import EngineOptions
 from deskside.core import (
     Acceptance,
@@ -29,6 +28,7 @@ from deskside.errors import DesksideError
 from deskside.machine.placement import Placement
 from deskside.planning.plan import Plan
 from deskside.runtime.build import Runtime, build
+from deskside.runtime.ranks import Listener
 from deskside.scheduler.scheduler import SEED_BITS
 from deskside.text.stops import TextStream
 from deskside.text.tokenizer import Tokenizer
@@ -88,14 +88,14 @@ class LLM:
     def open(
         model: str = "deskside-mini",
         options: EngineOptions | None = None,
-        progress: Progress | None = None,
+        progress: Listener | None = None,
     ) -> "LLM":
         """Plan, then load a checkpoint.
 
         Args:
             model: a folder in the 0731 layout, or the name of a checkpoint that ships.
             options: how to load and run it.
-            progress: is told bytes read and bytes to read in all, after each tensor.
+            progress: is told how far the load of every rank is, after each tensor.
 
         Raises:
             CheckpointError: the folder does not hold a whole checkpoint.

@@ -5,6 +5,7 @@ Owns where a prompt comes from and how a result is shown. Options are defined in
 
 import json as jsonlib
 import sys
+from collections.abc import Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from deskside.config.commands import ModelOptions, ProcessOptions, SamplingOptio
 from deskside.config.engine import EngineOptions
 from deskside.config.environment import torchrun_place
 from deskside.config.server import ServerOptions
+from deskside.core import RankLoad
 from deskside.errors import InputError
 from deskside.report.loading import Loading
 from deskside.report.logs import show_logs
@@ -69,7 +71,7 @@ def add_commands(app: App, services: Services) -> None:
     app.command(commands.serve, sort_key=5)
 
 
-def _unseen(_done: int, _total: int) -> None:
+def _unseen(_loads: Sequence[RankLoad]) -> None:
     """Take in a load's progress and show nothing."""
 
 

@@ -3,13 +3,14 @@
 Torch and the model load only when a command needs them, so that `--help` answers at once.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from deskside.config.engine import EngineOptions
 from deskside.config.environment import TorchrunPlace
 from deskside.config.server import ServerOptions
+from deskside.core import RankLoad
 
 if TYPE_CHECKING:
     from deskside.llm import LLM
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Progress", "Services", "package"]
 
-Progress = Callable[[int, int], None]
-"""Hears how far a load is: bytes read, and bytes in all."""
+Progress = Callable[[Sequence[RankLoad]], None]
+"""Hears how far the load of every rank is."""
 
 
 class Services(Protocol):
@@ -29,7 +30,7 @@ class Services(Protocol):
     def open(
         self, model: str, options: EngineOptions, progress: Progress
     ) -> "AbstractContextManager[LLM]":
-        """Load a checkpoint, and say how far it is: bytes read, and bytes in all."""
+        """Load a checkpoint, and say how far every rank is."""
         ...
 
     def follow(self, place: TorchrunPlace, options: EngineOptions) -> None:

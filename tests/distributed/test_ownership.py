@@ -10,9 +10,11 @@ from deskside.checkpoint.index import Checkpoint
 from deskside.checkpoint.loader import Cut
 from deskside.formats.packed import Packed
 from deskside.layout.folder import BUILTIN
+from deskside.layout.names import tensors
 from deskside.model.weights import load
 from deskside.ops.linear import Weight
 from deskside.planning.components import components_of
+from tests.flash import flash
 
 MINI = BUILTIN / "deskside-mini"
 BANK_SLACK = 2 * 1024**2 + 6 * 4096
@@ -40,14 +42,25 @@ def test_a_rank_holds_its_slices_and_no_byte_more(ranks: int) -> None:
         storages: dict[int, list[Tensor]] = defaultdict(list)
         for tensor in own.values():
             storages[tensor.untyped_storage().data_ptr()].append(tensor)
-        for tensors in storages.values():
-            size, used = tensors[0].untyped_storage().nbytes(), sum(t.nbytes for t in tensors)
-            assert used <= size <= used + (BANK_SLACK if len(tensors) == 6 else 0)
-            assert len(tensors) in (1, 6), "one tensor, or the six parts of a bank"
+        for held_there in storages.values():
+            size = held_there[0].untyped_storage().nbytes()
+            used = sum(t.nbytes for t in held_there)
+            assert used <= size <= used + (BANK_SLACK if len(held_there) == 6 else 0)
+            assert len(held_there) in (1, 6), "one tensor, or the six parts of a bank"
         assert sum(tensor.nbytes for tensor in own.values()) == planned
     for name, tensor in whole.items():
         slices = [own[name] for own in held]
         assert joined(slices, tensor.shape).equal(tensor), name
+
+
+@pytest.mark.parametrize(
+    ("ranks", "asked"),
+    [(1, 166_878_536_440), (2, 222_689_296_368), (4, 334_310_816_224)],
+)
+def test_what_ranks_ask_for_in_all_of_the_real_model(ranks: int, asked: int) -> None:
+    """Columns are read whole by every rank; whoever reads first leaves them in the cache."""
+    cuts = [Cut(rank, ranks) for rank in range(ranks)]
+    assert sum(cut.bytes_read(one) for one in tensors(flash()) for cut in cuts) == asked
 
 
 def joined(slices: list[Tensor], shape: torch.Size) -> Tensor:

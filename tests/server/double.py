@@ -22,7 +22,7 @@ from torch import Tensor
 
 from deskside.batch import Batch
 from deskside.config.engine import EngineOptions
-from deskside.core import Pause, Request, SequenceId, Span
+from deskside.core import Pause, RankLoad, Request, SequenceId, Span
 from deskside.engine.engine import Engine
 from deskside.engine.inputs import BatchBuilder
 from deskside.engine.live import Live
@@ -255,10 +255,12 @@ def _stop_rules(eos: int, tokenizer: Tokenizer) -> Callable[[Request], StopRule]
     return lambda request: StopRule(request, eos, tokenizer.text_bytes)
 
 
-def build(model: str, options: EngineOptions, progress: Callable[[int, int], None]) -> Runtime:
+def build(
+    model: str, options: EngineOptions, progress: Callable[[Sequence[RankLoad]], None]
+) -> Runtime:
     """Build for a worker; `--speculation N` is the drafter's width."""
     for done in range(1, 5):
-        progress(done, 4)
+        progress([RankLoad(0, (), done, 4)])
         time.sleep(0.15)
     width = options.speculation if isinstance(options.speculation, int) else 0
     return scripted(options, width)

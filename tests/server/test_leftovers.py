@@ -124,3 +124,24 @@ def test_a_folder_too_deep_for_a_socket_is_named(tmp_path: Path) -> None:
         pytest.raises(InputError, match=r"at most 107 characters, have .*TMPDIR"),
     ):
         mine.socket("commands")
+
+
+def test_what_a_killed_process_could_not_remove_goes_when_its_own_are_gone(
+    temporary: Path, sleeper: "subprocess.Popen[bytes]"
+) -> None:
+    path = over(temporary, Process.now(sleeper.pid))
+    other = over(temporary)
+    (other / "owner").write_text('1 1 "deskside serve"\n')
+    RunFolder.remove_of(os.getpid(), 0.1)
+    assert path.exists(), "a process of it still lives"
+    sleeper.kill()
+    sleeper.wait()
+    RunFolder.remove_of(os.getpid(), 0.1)
+    assert not path.exists()
+    assert other.exists(), "another's"
+
+
+def test_the_folder_of_a_process_that_lives_stays(temporary: Path) -> None:
+    with RunFolder.create() as folder:
+        RunFolder.remove_of(os.getpid(), 0.1)
+        assert folder.path.exists()

@@ -10,8 +10,10 @@ from pathlib import Path
 __all__ = ["Trace"]
 
 SLOT = 512
-HEADER = struct.Struct("<QI")
-"""Calls made, and bytes of the words behind it."""
+HEADER = struct.Struct("<QQQI")
+"""Bytes read of a load and to be read, calls made, and bytes of the words behind it."""
+CALLS = 16
+"""Where in a slot the calls stand."""
 
 
 class Trace:
@@ -27,17 +29,26 @@ class Trace:
     def enter(self, rank: int, doing: str) -> None:
         """Write what a rank is about to do."""
         words = doing.encode()[: SLOT - HEADER.size]
-        HEADER.pack_into(self._room, rank * SLOT, 0, len(words))
+        struct.pack_into("<QI", self._room, rank * SLOT + CALLS, 0, len(words))
         start = rank * SLOT + HEADER.size
         self._room[start : start + len(words)] = words
 
     def call(self, rank: int, calls: int) -> None:
         """Write which exchange of it this is; 0 outside of any."""
-        struct.pack_into("<Q", self._room, rank * SLOT, calls)
+        struct.pack_into("<Q", self._room, rank * SLOT + CALLS, calls)
+
+    def load(self, rank: int, done: int, total: int) -> None:
+        """Write how far a rank's load is, in bytes."""
+        struct.pack_into("<QQ", self._room, rank * SLOT, done, total)
+
+    def loaded(self, rank: int) -> tuple[int, int]:
+        """Return how far a rank's load is: bytes read and bytes to read, 0 before it begins."""
+        done, total, _, _ = HEADER.unpack_from(self._room, rank * SLOT)
+        return done, total
 
     def read(self, rank: int) -> str:
         """Return a rank's last operation in words."""
-        calls, length = HEADER.unpack_from(self._room, rank * SLOT)
+        _, _, calls, length = HEADER.unpack_from(self._room, rank * SLOT)
         start = rank * SLOT + HEADER.size
         words = self._room[start : start + min(length, SLOT - HEADER.size)].decode(errors="replace")
         if not words:

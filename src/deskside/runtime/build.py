@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from deskside.checkpoint.index import Checkpoint
-from deskside.checkpoint.loader import Progress
 from deskside.config.engine import EngineOptions
 from deskside.config.environment import profile_folder
 from deskside.core import RankReport, Request
@@ -26,8 +25,9 @@ from deskside.report.ranks import ranks_table
 from deskside.runtime.costs import CostRecord, with_costs
 from deskside.runtime.hold import Held, hold
 from deskside.runtime.measure import measured
+from deskside.runtime.placing import placed
 from deskside.runtime.profiles import fingerprint, known_rates
-from deskside.runtime.ranks import Ensemble
+from deskside.runtime.ranks import Ensemble, Listener
 from deskside.runtime.speculate import drafts, greedy_only
 from deskside.scheduler.admission import Admissions
 from deskside.scheduler.scheduler import Scheduler, StepLimits
@@ -67,13 +67,13 @@ class Runtime:
             self.pins.close()
 
 
-def build(model: str, options: EngineOptions, progress: Progress | None = None) -> Runtime:
+def build(model: str, options: EngineOptions, progress: Listener | None = None) -> Runtime:
     """Plan, check and load a checkpoint, with the ranks that share it.
 
     Args:
         model: a folder in the 0731 layout, or the name of one that ships.
         options: how to run it.
-        progress: is told bytes read and bytes in all, of the leader.
+        progress: is told how far every rank is, again and again.
 
     Raises:
         CapacityError: it does not fit; no weight was read.
@@ -89,7 +89,8 @@ def build(model: str, options: EngineOptions, progress: Progress | None = None) 
     ensemble = Ensemble.lead(options)
     try:
         ensemble.setup(model, decided(options, plan))
-        listen = ensemble.watched(progress)
+        places = placed(plan.machine.topology, options, plan.options.here).ranks
+        listen = ensemble.watched(progress, [place.nodes for place in places])
         held = hold(checkpoint, plan, options, ensemble.group, ensemble.meeting, listen)
         ensemble.loaded()
         return leading(plan, options, tokenizer, held, ensemble)

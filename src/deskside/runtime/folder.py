@@ -9,6 +9,7 @@ import logging
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ log = logging.getLogger("deskside.launch")
 PREFIX = "deskside-run-"
 OWNER = "owner"
 PROCESSES = "processes"
+EVERY = 0.02
 MOST_PATH = 107
 """Characters of a socket's path that Linux takes."""
 
@@ -101,6 +103,27 @@ class RunFolder:
         path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))  # mode 0700
         (path / OWNER).write_text(Process.now(os.getpid()).line(), encoding="utf-8")
         return RunFolder(path)
+
+    @staticmethod
+    def remove_of(owner: int, seconds: float, parent: Path | None = None) -> None:
+        """Remove the folders of a process that has ended and could not do it itself.
+
+        Waits for so long until what it had noted is gone too; what still lives keeps its folder, as
+        proof.
+        """
+        parent = Path(tempfile.gettempdir()) if parent is None else parent
+        end = time.monotonic() + seconds
+        for path in parent.glob(f"{PREFIX}*"):
+            folder = RunFolder(path)
+            process = folder.owner()
+            if process is None or process.number != owner or process.lives():
+                continue
+            while alive := any(one.lives() for one in folder.processes()):
+                if time.monotonic() > end:
+                    break
+                time.sleep(EVERY)
+            if not alive:
+                shutil.rmtree(path, ignore_errors=True)
 
     def note(self, process: int) -> None:
         """Write down a process of this run, as the proof that it is ours."""

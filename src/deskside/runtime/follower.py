@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 import traceback
+from functools import partial
 
 from deskside.errors import DesksideError
 from deskside.machine.binding import bind
@@ -38,7 +39,7 @@ def follow_order() -> int:
         meeting.gather(lambda _absent: None, trace.read)
         room = Room.open(order.memory, order.ranks)
         group = SharedGroup(room, order.rank, exchange, order.seconds, trace)
-        follow(group, meeting, bind)
+        follow(group, meeting, bind, partial(trace.load, order.rank))
     except DesksideError as error:
         trace.enter(order.rank, str(error))
         log.info("rank %d ends: %s", order.rank, error)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 import torch
 
 from deskside.checkpoint.index import Checkpoint
+from deskside.checkpoint.loader import Progress
 from deskside.distributed.gloo import Meeting
 from deskside.distributed.group import Group
 from deskside.engine.follower import Follower
@@ -21,13 +22,19 @@ LOG = logging.getLogger("deskside.machine")
 
 
 @torch.no_grad()
-def follow(group: Group, meeting: Meeting, bind: Callable[[Iterable[int]], str | None]) -> None:
+def follow(
+    group: Group,
+    meeting: Meeting,
+    bind: Callable[[Iterable[int]], str | None],
+    progress: Progress | None = None,
+) -> None:
     """Load what the leader says and follow it.
 
     Args:
         group: the ranks, all of which have come.
         meeting: where they came together.
         bind: ties this thread to CPUs, or says what is lost.
+        progress: is told bytes read and bytes to read in all.
 
     Raises:
         DesksideError: a rank is gone, or this one cannot do its part.
@@ -35,7 +42,7 @@ def follow(group: Group, meeting: Meeting, bind: Callable[[Iterable[int]], str |
     setup = told_setup(group)
     model, options = setup.model, setup.options
     plan = plan_folder(model, options, known_rates(model, options))
-    held = hold(Checkpoint.open(resolve(model)), plan, options, group, meeting)
+    held = hold(Checkpoint.open(resolve(model)), plan, options, group, meeting, progress)
     refused = bind(held.own.coordinator)
     if refused is not None:
         LOG.warning("the coordinator of rank %d %s", group.rank, refused)

@@ -111,7 +111,9 @@ def launch(model: str, options: EngineOptions, module: str = WORKER) -> Iterator
             with contextlib.suppress(BrokenPipeError), process.stdin as pipe:
                 pipe.write(order.model_dump_json().encode() + b"\n")
             yield worker
+            worker.end()
         except BaseException:
             worker.kill()
             raise
-        worker.end()
+        finally:
+            RunFolder.remove_of(process.pid, GRACE)  # of a worker with ranks that was killed

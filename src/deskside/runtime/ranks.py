@@ -7,13 +7,15 @@ that is lost: which one, how it ended and what it last did.
 import math
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 from deskside.checkpoint.loader import Progress
 from deskside.config.engine import EngineOptions
 from deskside.config.environment import TorchrunPlace, torchrun_place
+from deskside.core import RankLoad
 from deskside.distributed.gloo import GlooGroup, Meeting
 from deskside.distributed.group import ALONE, LEADER, Group
 from deskside.distributed.shared import Room, SharedGroup
@@ -24,11 +26,19 @@ from deskside.runtime.folder import RunFolder
 from deskside.runtime.followers import Followers, orders
 from deskside.wire.ranks import Setup
 
-__all__ = ["Ensemble", "turn"]
+__all__ = ["Ensemble", "Listener", "turn"]
 
 LAST_WORDS = 2.0
 """Seconds in which the end of a rank shows after its connection broke."""
 EVERY = 0.01
+
+
+Listener = Callable[[Sequence[RankLoad]], None]
+"""Hears how far the loads of all ranks are, again and again."""
+
+
+def _nothing() -> None:
+    """Tell nobody."""
 
 
 @dataclass(slots=True)
@@ -42,6 +52,7 @@ class Ensemble:
     patience: float = math.inf
     """Seconds that a rank may be held still, at any time."""
     _loading: bool = True
+    _told: Callable[[], None] = _nothing
     _still: dict[int, float] = field(default_factory=dict)
     """Since when ranks are held still."""
     _held: ExitStack = field(default_factory=ExitStack)
@@ -70,19 +81,33 @@ class Ensemble:
         """Process ids of the followers that were started here, by rank."""
         return self.followers.pids if self.followers is not None else ()
 
-    def watched(self, progress: Progress | None) -> Progress:
-        """Return a listener to a load that notices a rank's end."""
+    def watched(self, listener: Listener | None, nodes: Sequence[tuple[int, ...]]) -> Progress:
+        """Return what takes in this rank's progress, and tells how far all ranks are.
+
+        Args:
+            listener: is told of every rank, until all have loaded.
+            nodes: of every rank on this machine.
+        """
+
+        def tell(done: int, total: int) -> None:
+            loads = [(done, total)]
+            if self.trace is not None:
+                self.trace.load(LEADER, done, total)
+                loads = [self.trace.loaded(rank) for rank in range(self.group.ranks)]
+            if listener is not None:
+                listener([RankLoad(r, nodes[r], *load) for r, load in enumerate(loads)])
 
         def listen(done: int, total: int) -> None:
             self.check()
-            if progress is not None:
-                progress(done, total)
+            self._told = partial(tell, done, total)
+            self._told()
 
         return listen
 
     def loaded(self) -> None:
         """Note that every rank has loaded."""
         self._loading = False
+        self._told = _nothing
 
     def check(self) -> None:
         """Notice a rank that has ended, or was held still for too long.
@@ -105,6 +130,7 @@ class Ensemble:
             LostRankError: names it.
         """
         self.check()
+        self._told()
         if behind:
             raise LostRankError(self.blame(behind))
 

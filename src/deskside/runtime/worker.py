@@ -10,13 +10,13 @@ import logging
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from deskside.config.engine import EngineOptions
-from deskside.core import Request, SamplingParams, SequenceId, StepOutput
+from deskside.core import RankLoad, Request, SamplingParams, SequenceId, StepOutput
 from deskside.errors import ContextLengthError, DesksideError, InputError
 from deskside.injection import Site
 from deskside.machine.binding import bind
@@ -45,8 +45,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Builder", "Leader", "serve_order"]
 
-Builder = Callable[[str, EngineOptions, Callable[[int, int], None]], "Runtime"]
-"""From a model's name, options and a listener for bytes read, to a runtime."""
+Listener = Callable[[Sequence[RankLoad]], None]
+"""Hears how far the load of every rank is."""
+
+Builder = Callable[[str, EngineOptions, Listener], "Runtime"]
+"""From a model's name, options and a listener to the load, to a runtime."""
 
 log = logging.getLogger("deskside.machine")
 
@@ -198,9 +201,7 @@ class Leader:
 def _package_build() -> Builder:
     from deskside.runtime.build import build  # loads torch
 
-    def built(
-        model: str, options: EngineOptions, progress: Callable[[int, int], None]
-    ) -> "Runtime":
+    def built(model: str, options: EngineOptions, progress: Listener) -> "Runtime":
         runtime = build(model, options, progress)
         refused = bind(runtime.placement.ranks[0].coordinator)  # this thread steps
         if refused is not None:
@@ -210,12 +211,13 @@ def _package_build() -> Builder:
     return built
 
 
-def _progress(wire: WorkerEnd) -> Callable[[int, int], None]:
+def _progress(wire: WorkerEnd) -> Listener:
     """Return a listener that reports bytes read, not more than a few times a second."""
     last = -PROGRESS_EVERY
 
-    def report(done: int, total: int) -> None:
+    def report(loads: Sequence[RankLoad]) -> None:
         nonlocal last
+        done, total = sum(one.done for one in loads), sum(one.total for one in loads)
         now = time.monotonic()
         if now - last >= PROGRESS_EVERY or done == total:
             last = now
