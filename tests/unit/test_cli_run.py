@@ -3,12 +3,14 @@
 import json
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from deskside.cli import main
 from deskside.config.engine import EngineOptions
+from deskside.core import RankLoad
 from deskside.llm import LLM
 from deskside.text.tokenizer import Tokenizer
 from tests.miniature import write_miniature
@@ -152,7 +154,12 @@ def test_more_threads_than_cpus_are_refused(
 def test_a_load_tells_how_far_it_is(folder: Path) -> None:
     calls: list[tuple[int, int]] = []
     options = EngineOptions(kv_tokens=512, max_running=1, threads=1)
-    with LLM.open(str(folder), options, lambda *told: calls.append(told)) as llm:
+
+    def told(loads: Sequence[RankLoad]) -> None:
+        (one,) = loads
+        calls.append((one.done, one.total))
+
+    with LLM.open(str(folder), options, told) as llm:
         weights = llm.plan.weights
     assert calls[-1] == (weights, weights)
     assert [done for done, _ in calls] == sorted({done for done, _ in calls})
