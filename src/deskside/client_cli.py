@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated
+from urllib.parse import quote
 
 from cyclopts import App, Parameter
 
@@ -107,7 +108,8 @@ class _Commands:
         """Say what a coding agent must be told to work with a service; install nothing."""
         if not print:
             raise InputError("connect installs nothing: give --print and paste what it says")
-        return _print(configuration(agent, client.server, model.model))
+        capacity = _capacity(client, model.model)
+        return _print(configuration(agent, client.server, model.model, capacity))
 
     def show(
         self,
@@ -122,6 +124,17 @@ class _Commands:
 
 def _peer(client: ClientOptions) -> Peer:
     return Peer(client.server.rstrip("/"), key_of(client))
+
+
+def _capacity(client: ClientOptions, model: str) -> int | None:
+    """Return the tokens that fit a service that runs, if one does and says so."""
+    peer = _peer(client)
+    if not peer.listens:
+        return None
+    try:
+        return int(peer.get(f"/v1/models/{quote(model, safe='')}")["max_model_len"])
+    except InputError:  # it loads still, or has another name
+        return None
 
 
 @contextmanager

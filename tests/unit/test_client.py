@@ -10,6 +10,7 @@ import pytest
 
 from deskside.cli import main
 from deskside.client.chat import Chat
+from deskside.client.connect import configuration
 from deskside.client.show import requests_lines
 from deskside.client.talk import Talk
 from deskside.errors import InputError
@@ -33,6 +34,15 @@ def test_configurations_of_agents(capsys: pytest.CaptureFixture[str]) -> None:
     claude = printed(capsys, "connect", "claude", *where).splitlines()
     assert 'export ANTHROPIC_BASE_URL="http://desk:9000"' in claude
     assert 'export ANTHROPIC_MODEL="mini"' in claude
+    assert "export CLAUDE_CODE_MAX_OUTPUT_TOKENS=4096" in claude
+
+
+@pytest.mark.parametrize(
+    ("capacity", "answer"), [(8_192, 1024), (32_768, 1024), (65_536, 16_896), (1_048_576, 32_000)]
+)
+def test_an_answer_leaves_room_for_the_first_prompt(capacity: int, answer: int) -> None:
+    said = configuration("claude", "http://desk", "mini", capacity)
+    assert f"export CLAUDE_CODE_MAX_OUTPUT_TOKENS={answer}\n" in said
 
 
 def test_a_key_is_never_printed(

@@ -10,15 +10,35 @@ Agent: TypeAlias = Literal["claude", "codex", "opencode"]
 KEY = "DESKSIDE_API_KEY"
 
 
-def configuration(agent: Agent, url: str, model: str) -> str:
-    """Return an agent's configuration for a model at a service; the key stays in its variable."""
+FIRST_PROMPT = 31 * 1024
+"""Tokens of Claude Code's first prompt with its tools, in the vocabulary of the small model."""
+ANSWER, LEAST_ANSWER, MOST_ANSWER = 4096, 1024, 32_000
+"""Tokens of an answer: where no service says what fits, and the bounds where one does."""
+
+
+def configuration(agent: Agent, url: str, model: str, capacity: int | None = None) -> str:
+    """Return an agent's configuration for a model at a service; the key stays in its variable.
+
+    Args:
+        agent: which one.
+        url: where the service answers.
+        model: its name there.
+        capacity: tokens of prompt and answer that fit the service, if it could be asked.
+    """
     url = url.rstrip("/")
     if agent == "claude":
-        return _claude(url, model)
-    return _codex(url, model) if agent == "codex" else _opencode(url, model)
+        return _claude(url, model, capacity)
+    return _codex(url, model, capacity) if agent == "codex" else _opencode(url, model)
 
 
-def _claude(url: str, model: str) -> str:
+def _answer(capacity: int | None) -> int:
+    """Return how long answers may be: half of what a first prompt leaves."""
+    if capacity is None:
+        return ANSWER
+    return min(MOST_ANSWER, max(LEAST_ANSWER, (capacity - FIRST_PROMPT) // 2))
+
+
+def _claude(url: str, model: str, capacity: int | None) -> str:
     names = ("", "DEFAULT_OPUS_", "DEFAULT_SONNET_", "DEFAULT_HAIKU_")
     lines = [
         "# Claude Code: lines for the shell, before `claude`",
@@ -27,17 +47,23 @@ def _claude(url: str, model: str) -> str:
         "unset ANTHROPIC_API_KEY",
         *(f'export ANTHROPIC_{name}MODEL="{model}"' for name in names),
         "export CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1",
+        "# prompt and answer must fit --kv-tokens together; without a word it asks for 32000",
+        f"export CLAUDE_CODE_MAX_OUTPUT_TOKENS={_answer(capacity)}",
     ]
+    if capacity is not None:
+        lines.append(f"export CLAUDE_CODE_AUTO_COMPACT_WINDOW={capacity}")
     return "\n".join(lines)
 
 
-def _codex(url: str, model: str) -> str:
+def _codex(url: str, model: str, capacity: int | None) -> str:
     quoted = json.dumps(model)
+    window = [] if capacity is None else [f"model_context_window = {capacity}"]
     return "\n".join(
         [
             "# Codex CLI: lines for ~/.codex/config.toml",
             f"model = {quoted}",
             'model_provider = "deskside"',
+            *window,
             "",
             "[model_providers.deskside]",
             'name = "deskside"',
