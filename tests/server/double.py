@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
@@ -50,6 +51,8 @@ SLOWLY = TOKENIZER.encode_plain("slowly")
 """Begins what a user says so that each step of the answer takes a while."""
 USER, ASSISTANT = CONTROLS["<｜User｜>"], CONTROLS["<｜Assistant｜>"]
 LIKELY, SECOND = 10.0, 9.0
+MOST_LEARNED = 1000
+"""Spans that a drafter remembers; a service that runs for hours must not grow by them."""
 
 
 class Act(IntEnum):
@@ -165,8 +168,8 @@ class Drafter:
     vocab: int
     eos: int
     steps: int = 0
-    learned: list[tuple[int, int]] = field(default_factory=list)
-    """Verified and accepted proposals of each span."""
+    learned: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=MOST_LEARNED))
+    """Verified and accepted proposals of the last spans."""
 
     def drafting(self, spans: Sequence[Span], live: Mapping[SequenceId, Live]) -> list[Span]:
         return []

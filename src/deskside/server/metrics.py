@@ -183,7 +183,10 @@ ROUTES = frozenset(
     {
         "/v1/completions",
         "/v1/chat/completions",
+        "/v1/messages",
+        "/v1/messages/count_tokens",
         "/v1/models",
+        "/v1/responses",
         "/tokenize",
         "/detokenize",
         "/render",
