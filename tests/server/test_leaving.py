@@ -3,6 +3,7 @@
 The engine is made slow at one pass of one site, so that the client leaves in a phase that is known.
 """
 
+import itertools
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from tests.server.wires import drop, request
 
 CHUNK = 64
 CHUNKS = 5
-PROMPT = [Act.SLOW, 0, *[300] * (CHUNK * CHUNKS - 2)]
+NUMBERS = itertools.count()
 FREE = ("free_pages", "free_slots")
 TIMES = 20
 
@@ -52,11 +53,17 @@ def server() -> Iterator[Server]:
         yield running
 
 
+def prompt() -> list[int]:
+    """Return a prompt of five chunks that begins like no other: none of it is kept from before."""
+    number = next(NUMBERS)
+    return [Act.SLOW, 0, 300 + number % 1000, 300 + number // 1000, *[300] * (CHUNK * CHUNKS - 4)]
+
+
 def leave(server: Server, phase: Phase, *, stream: bool, how: str) -> None:
     free = server.wait_idle()
     arm(server, f"{phase.site.value}:slow:{phase.passed}")
     injected = server.log.read_text().count("injected at site")
-    wire = request(server.port, {"prompt": PROMPT, "max_tokens": phase.tokens, "stream": stream})
+    wire = request(server.port, {"prompt": prompt(), "max_tokens": phase.tokens, "stream": stream})
     end = time.monotonic() + 20
     while server.log.read_text().count("injected at site") == injected:
         assert time.monotonic() < end, "it came nowhere near"
@@ -73,7 +80,7 @@ def leave_the_queue(server: Server, *, stream: bool, how: str) -> None:
     free = server.wait_idle()
     blocker = request(server.port, {"prompt": [Act.LOOP, 0, 100], "max_tokens": 4000})
     server.wait(lambda state: state["running"] == 1)
-    wire = request(server.port, {"prompt": PROMPT, "max_tokens": 100, "stream": stream})
+    wire = request(server.port, {"prompt": prompt(), "max_tokens": 100, "stream": stream})
     server.wait(lambda state: state["waiting"] == 1)
     drop(wire, how)
     state = server.wait(lambda state: state["waiting"] == 0)

@@ -68,7 +68,8 @@ class _JsonRequest(Request):
             most = "; at most {}, {} and {}"
             raise faults.bad_request((told + most).format(*parts, *MOST_PARTS), code="too_complex")
         try:
-            return pydantic_core.from_json(body, allow_inf_nan=False)
+            # What users say is kept in no cache of the parser.
+            return pydantic_core.from_json(body, allow_inf_nan=False, cache_strings="keys")
         except ValueError as error:
             raise faults.bad_request(
                 f"the body is no JSON: {error}", code="invalid_json"

@@ -163,5 +163,7 @@ Event: TypeAlias = Annotated[
     Progress | Ready | Accepted | Refused | Step | Alive | Failed, Field(discriminator="kind")
 ]
 
-COMMAND: TypeAdapter[Command] = TypeAdapter(Command)
-EVENT: TypeAdapter[Event] = TypeAdapter(Event)
+# Names and tokens of requests never come again: kept texts would only fill pydantic's cache.
+FORGETS = ConfigDict(cache_strings="none")
+COMMAND: TypeAdapter[Command] = TypeAdapter(Command, config=FORGETS)
+EVENT: TypeAdapter[Event] = TypeAdapter(Event, config=FORGETS)
