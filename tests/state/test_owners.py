@@ -97,7 +97,8 @@ class World:
         batch = self.builder.build(spans, ids)
         first = 0
         for span in spans:
-            self.owners.grammars.masks(span, ids[first : first + span.rows])
+            if self.owners.grammars.holds(span.sequence):
+                self.owners.grammars.masks(span, ids[first : first + span.rows])
             first += span.rows
         positions = batch.positions.tolist()
 
@@ -130,13 +131,15 @@ class World:
         Of a compressor's rings that is the open window, and the one before it where they overlap.
         """
         end = self.owners.tokens.frontier(sequence)
-        mask = self.owners.grammars.allowed(sequence, ())
-        assert mask is not None
+        seen: list[Tensor] = []
+        if self.owners.grammars.holds(sequence):
+            mask = self.owners.grammars.allowed(sequence, ())
+            assert mask is not None
+            seen.append(mask)
         if end == 0:
-            return [mask]
+            return seen
         slot = self.owners.rings.slot(sequence)
         table = torch.tensor([self.owners.pages.table(sequence)])
-        seen = [mask]
         seen += [ring.storage[slot, recent(end, ring)] for ring in self.context.stages]
         for layer, ratio in zip(self.state.layers, self.spec.ratios, strict=True):
             seen.append(layer.window.storage[slot, recent(end, layer.window)])

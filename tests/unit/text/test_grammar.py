@@ -43,7 +43,7 @@ def admits(matcher: Matcher, text: str) -> bool:
         {"unevaluatedProperties": False},
         {"$dynamicRef": "#x"},
     ],
-    ids=lambda schema: next(iter({*schema} - {"type"})),
+    ids=lambda schema: min({*schema} - {"type"}),
 )
 def test_a_keyword_that_cannot_be_kept_is_named(
     compiler: Compiler, keyword: dict[str, Any]
