@@ -30,7 +30,7 @@ def broken() -> Any:
         finally:
             closed.append(True)
 
-    choice = SimpleNamespace(prompt_tokens=3, tokens=1, finish=None, calls=0)
+    choice = SimpleNamespace(prompt_tokens=3, cached=0, tokens=1, finish=None, calls=0)
     record = SimpleNamespace(finish="-")
     return SimpleNamespace(choices=[choice], pieces=pieces, record=record, closed=closed)
 

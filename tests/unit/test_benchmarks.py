@@ -14,7 +14,9 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "benchmarks"
-PARTS = {"__init__", "origin"}
+PARTS = {"__init__", "origin", "rival_kt"}
+ELSEWHERE = {"rivals"}
+"""Those that measure what is installed in an environment of its own."""
 CORPUS = "CORPUS"
 ONE = ("--threads", "1", "--files", "1", "--code", CORPUS)
 SMALLEST: dict[str, tuple[str, ...]] = {
@@ -42,10 +44,10 @@ def scripts() -> list[str]:
 
 
 def test_every_script_has_its_smallest_run() -> None:
-    assert scripts() == sorted(SMALLEST)
+    assert scripts() == sorted({*SMALLEST, *ELSEWHERE})
 
 
-@pytest.mark.parametrize("name", sorted(SMALLEST))
+@pytest.mark.parametrize("name", scripts())
 def test_a_script_says_what_it_takes(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -6,6 +6,7 @@ before it and of its own text: they come back for the same stretch of the same c
 they spell it to the byte. The oldest leave first.
 """
 
+from array import array
 from collections import OrderedDict
 from collections.abc import Sequence
 from hashlib import sha256
@@ -40,7 +41,7 @@ class KeptIds:
         self._names = {token: name for name, token in tokenizer.controls.items()}
         self._most = most
         self._count = 0
-        self._found: OrderedDict[bytes, tuple[int, ...]] = OrderedDict()
+        self._found: OrderedDict[bytes, array[int]] = OrderedDict()
         self._lock = Lock()
 
     @property
@@ -54,7 +55,7 @@ class KeptIds:
             ids = self._found.get(key)
             if ids is not None:
                 self._found.move_to_end(key)
-            return ids
+            return None if ids is None else tuple(ids)
 
     def keep(self, trail: bytes, tokens: Sequence[int]) -> None:
         """Remember an answer behind a prompt with this digest, up to what is no whole text."""
@@ -81,7 +82,7 @@ class KeptIds:
         key = behind(trail, text, control=False)
         with self._lock:
             self._count += len(stretch) - len(self._found.pop(key, ()))
-            self._found[key] = tuple(stretch)
+            self._found[key] = array("I", stretch)  # a tenth of what a tuple of numbers takes
             while self._count > self._most:
                 self._count -= len(self._found.popitem(last=False)[1])
         return key
