@@ -229,14 +229,14 @@ class Engine:
         return self._owners.grammars.masks(span, ids)
 
     def _trim(
-        self, span: Span, proposal: Proposal, answer: Answer | None, scored: Tensor
+        self, span: Span, proposal: Proposal, answer: Answer | None, scored: Tensor | None
     ) -> Emission:
         """Apply the stop rules before the commit: a stop at token j keeps certain + j - 1 rows.
 
         What closes a thought is known without a draw, and becomes rows of the next span.
         """
         live = self._live[span.sequence]
-        prompt = score(scored, span, live)
+        prompt = () if scored is None else score(scored, span, live)
         if answer is None:
             ends = live.stop.left == 0 and span.end == len(live.request.prompt)
             finish = FinishReason.LENGTH if ends else None
@@ -273,6 +273,8 @@ class Engine:
         if emission.finish is not None:
             self.release(span.sequence)
         reused = live.reused if span.start == live.reused else 0
+        if pause is None and not reused:
+            return emission
         return replace(emission, pause=pause, reused=reused)
 
     def _lose(self, sequence: SequenceId, fault: Exception) -> Emission:

@@ -173,11 +173,9 @@ class BatchBuilder:
         return index
 
     def _page_table(self, spans: Sequence[Span], most: int) -> Ints:
-        table = np.full((len(spans), bucket(most)), self._pages.pages, dtype=np.int64)
-        for index, span in enumerate(spans):
-            pages = self._pages.table(span.sequence)
-            table[index, : len(pages)] = pages
-        return table
+        width, scratch = bucket(most), [self._pages.pages]
+        tables = (self._pages.table(span.sequence) for span in spans)
+        return np.array([pages + scratch * (width - len(pages)) for pages in tables])
 
     def _emissions(self, rows: Sequence[_Rows]) -> dict[int, Emissions]:
         found = {}

@@ -46,10 +46,13 @@ class PromptRows:
             first += span.rows
         return rows
 
-    def split(self, logits: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Part logits [logit rows, vocab] into those that are sampled from, and each span's own."""
+    def split(self, logits: Tensor) -> tuple[Tensor, Sequence[Tensor | None]]:
+        """Part logits [logit rows, vocab] into those that are sampled from, and each span's own.
+
+        Where no span is asked about, none has any.
+        """
         if not any(self.counts):
-            return logits, [logits[:0] for _ in self.spans]
+            return logits, [None] * len(self.spans)
         sizes = [
             size
             for span, count in zip(self.spans, self.counts, strict=True)
