@@ -17,7 +17,7 @@ Row r of a verification stands behind proposals 0..r-1, and counts them as outpu
 """
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -166,13 +166,7 @@ class Policy:
         Returns:
             [rows, vocab] float64.
         """
-        masks = allowed or (None,) * logits.shape[0]
-        return torch.stack(
-            [
-                self.law(row, history and history.after(proposals[:r]), mask)
-                for r, (row, mask) in enumerate(zip(logits, masks, strict=True))
-            ]
-        )
+        return torch.stack([self.law(*row) for row in _rows(logits, proposals, history, allowed)])
 
     def best(
         self,
@@ -188,9 +182,14 @@ class Policy:
         chosen = self._choose(logits)
         if not self.needs_history and not self._params.logit_bias and allowed is None:
             return chosen
-        masks = allowed or (None,) * logits.shape[0]
-        rows = [
-            self.adjust(row, history and history.after(proposals[:r]), mask)
-            for r, (row, mask) in enumerate(zip(logits, masks, strict=True))
-        ]
+        rows = [self.adjust(*row) for row in _rows(logits, proposals, history, allowed)]
         return torch.where(chosen < 0, chosen, greedy(torch.stack(rows)))
+
+
+def _rows(
+    logits: Tensor, proposals: Tensor, history: History | None, allowed: Masks | None
+) -> Iterator[tuple[Tensor, History | None, Tensor | None]]:
+    """Yield consecutive rows, each with the history and the mask that it stands behind."""
+    masks = allowed or (None,) * logits.shape[0]
+    for r, (row, mask) in enumerate(zip(logits, masks, strict=True)):
+        yield row, history and history.after(proposals[:r]), mask
