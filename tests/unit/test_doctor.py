@@ -17,7 +17,8 @@ from deskside.machine.devices import PciDevice
 from deskside.machine.machine import Machine
 from deskside.machine.memory import Memory
 from deskside.machine.topology import Node, Topology, read_topology
-from deskside.planning.plan import Plan, PlanOptions, make_plan
+from deskside.planning.options import PlanOptions
+from deskside.planning.plan import Plan, make_plan
 from deskside.report.doctor import Check, Facts, State, as_json, as_lines, diagnose, fit
 from deskside.runtime.examine import examine
 from deskside.runtime.placing import placed

@@ -5,15 +5,14 @@ knob. A load does what the plan says. All arithmetic but `plan_folder`, which re
 the machine for it.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from deskside.config.engine import EngineOptions
-from deskside.config.environment import torchrun_place
 from deskside.errors import CapacityError, InputError, ProfileError
 from deskside.layout.cuts import RANK_COUNTS
 from deskside.layout.folder import resolve
-from deskside.layout.kv import PAGE, KvFormat, check_format, pages_for
+from deskside.layout.kv import PAGE, check_format, pages_for
 from deskside.machine.machine import Machine, read_machine
 from deskside.planning.amounts import amount
 from deskside.planning.capacity import Capacity, auto_pages, largest, snapshots_for
@@ -23,7 +22,8 @@ from deskside.planning.components import (
     dense_bytes,
     expert_bytes,
 )
-from deskside.planning.experts import UNKNOWN, ExpertOptions, ExpertPlan, Need, plan_experts
+from deskside.planning.experts import UNKNOWN, ExpertPlan, Need, plan_experts
+from deskside.planning.options import PlanOptions
 from deskside.planning.profile import Rates
 from deskside.planning.rate import Traffic
 from deskside.planning.report import as_json, as_lines
@@ -31,64 +31,7 @@ from deskside.planning.workspace import workspace_bytes
 from deskside.spec import DrafterSpec, ModelSpec, read_config
 from deskside.speculate.costs import MEASURED_ROWS
 
-__all__ = ["Plan", "PlanOptions", "make_plan", "plan_folder"]
-
-
-@dataclass(frozen=True, slots=True)
-class PlanOptions:
-    """What a plan depends on besides model and machine.
-
-    `kv_tokens` None lets the plan choose; so does `prefix_cache`, in bytes. `ranks_here` is how
-    many of the ranks are on this machine, None for all. `drafter` says whether the drafter's
-    weights are held.
-    """
-
-    kv_tokens: int | None = None
-    kv_format: KvFormat = KvFormat.FP8
-    tensor_parallel: int = 1
-    ranks_here: int | None = None
-    max_running: int = 8
-    prefill_chunk: int = 2048
-    step_tokens: int = 256
-    drafter: bool = False
-    exact: bool = False
-    prefix_cache: int | None = 0
-    experts: ExpertOptions = field(default_factory=ExpertOptions)
-
-    def __post_init__(self) -> None:
-        """Refuse counts below one, naming the option."""
-        for flag, count in (
-            ("--kv-tokens", self.kv_tokens),
-            ("--tp", self.tensor_parallel),
-            ("--max-running", self.max_running),
-            ("--prefill-chunk", self.prefill_chunk),
-            ("--step-tokens", self.step_tokens),
-        ):
-            if count is not None and count < 1:
-                raise InputError(f"{flag} must be at least 1, got {count}")
-
-    @property
-    def here(self) -> int:
-        """Ranks on this machine."""
-        return self.ranks_here or self.tensor_parallel
-
-    @staticmethod
-    def of(options: EngineOptions) -> "PlanOptions":
-        """Take the part of the engine's options that decides about memory."""
-        place = torchrun_place()
-        return PlanOptions(
-            ranks_here=place.local_ranks if place else None,
-            kv_tokens=None if options.kv_tokens == "auto" else options.kv_tokens,
-            kv_format=KvFormat(options.kv_format),
-            tensor_parallel=options.tp,
-            max_running=options.max_running,
-            prefill_chunk=options.prefill_chunk,
-            step_tokens=options.step_tokens,
-            drafter=options.speculation != "off",
-            exact=options.numerics == "exact",
-            prefix_cache=_budget(options),
-            experts=ExpertOptions.of(options),
-        )
+__all__ = ["Plan", "make_plan", "plan_folder"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,17 +164,6 @@ def plan_folder(
     folder = resolve(model)
     spec = ModelSpec.from_config(read_config(folder), str(folder / "config.json"))
     return make_plan(spec, read_machine(), PlanOptions.of(options), measured)
-
-
-def _budget(options: EngineOptions) -> int | None:
-    """Return the bytes of snapshots that were asked for; None is auto."""
-    match options.prefix_cache:
-        case "auto":
-            return None
-        case "off":
-            return 0
-        case mebibytes:
-            return int(mebibytes) * 2**20
 
 
 def _check_ranks(spec: ModelSpec, ranks: int) -> None:

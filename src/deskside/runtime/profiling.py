@@ -18,7 +18,8 @@ from deskside.machine.machine import Machine, read_machine
 from deskside.machine.placement import place
 from deskside.ops.opset import OpSet
 from deskside.planning.experts import ExpertOptions
-from deskside.planning.plan import PlanOptions, make_plan
+from deskside.planning.options import PlanOptions
+from deskside.planning.plan import make_plan
 from deskside.planning.profile import Rates, store_rates
 from deskside.runtime.profiles import fingerprint, spec_of
 from deskside.spec import ModelSpec

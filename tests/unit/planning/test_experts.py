@@ -8,7 +8,8 @@ import pytest
 from deskside.config.engine import EngineOptions
 from deskside.errors import CapacityError, InputError, ProfileError
 from deskside.planning.experts import ExpertOptions, ExpertPlan
-from deskside.planning.plan import Plan, PlanOptions, make_plan
+from deskside.planning.options import PlanOptions
+from deskside.planning.plan import Plan, make_plan
 from deskside.planning.profile import Rates, Reading
 from deskside.planning.rate import Traffic, tokens_per_second
 from tests.flash import flash

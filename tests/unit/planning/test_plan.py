@@ -18,7 +18,8 @@ from deskside.machine.memory import Memory
 from deskside.machine.topology import Node, Topology
 from deskside.planning.amounts import amount, grouped
 from deskside.planning.capacity import largest
-from deskside.planning.plan import Plan, PlanOptions, make_plan, plan_folder
+from deskside.planning.options import PlanOptions
+from deskside.planning.plan import Plan, make_plan, plan_folder
 from deskside.planning.workspace import PROCESS_RESERVE, workspace_bytes
 from tests.flash import flash, flash_config
 
