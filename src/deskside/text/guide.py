@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deskside.core import Constraint
+from deskside.text.brakes import Brakes, Place
 from deskside.text.grammar import Compiler, Matcher
 from deskside.text.stops import StopScanner
 from deskside.text.tokenizer import Tokenizer
@@ -32,6 +33,7 @@ class Guides:
         self._tokenizer = tokenizer
         self._vocab = vocab
         self._compiler = Compiler(tokenizer, vocab)
+        self._brakes: Brakes | None = None
         self._words: list[bytes] = []
         self._ends: dict[tuple[str, bool], Ends] = {}
 
@@ -44,12 +46,15 @@ class Guides:
             InputError: the grammar is none, is too large, or admits no text.
         """
         matcher = self._compiler.begin(constraint.grammar)
+        if self._brakes is None:
+            self._brakes = Brakes(self._tokenizer, self._vocab)
         if not constraint.after:
-            return Guide(matcher)
+            return Guide(matcher, self._brakes)
         texts = (constraint.after, *constraint.without)
         scanners = tuple(StopScanner(self._tokenizer.text_bytes, [text]) for text in texts)
         barred = [self._ending(text, over=text == constraint.after) for text in texts]
-        return Guide(matcher, _Before(self._vocab, self._tokenizer.eos, scanners, barred))
+        before = _Before(self._vocab, self._tokenizer.eos, scanners, barred)
+        return Guide(matcher, self._brakes, before)
 
     def _ending(self, text: str, *, over: bool) -> Ends:
         """Return the tokens that end a text, only those that go on behind it where `over`."""
@@ -100,14 +105,15 @@ def _ending(words: Sequence[bytes], text: bytes, over: bool) -> Ends:
 class Guide:
     """One text: what was taken, and what can come behind it."""
 
-    __slots__ = ("_before", "_matcher", "_trail")
+    __slots__ = ("_before", "_brakes", "_matcher", "_trail")
 
-    def __init__(self, matcher: Matcher, before: _Before | None = None) -> None:
+    def __init__(self, matcher: Matcher, brakes: Brakes, before: _Before | None = None) -> None:
         self._matcher = matcher
+        self._brakes = brakes
         self._before = before
-        self._trail: list[Scanners | None] = [None if before is None else before.scanners]
-        """Behind each taken token that can be given back: how far the text before has come, or None
-        in the grammar."""
+        self._trail: list[Scanners | Place] = [Place() if before is None else before.scanners]
+        """Behind each taken token that can be given back: how far the text before has come, or the
+        place in the grammar."""
 
     def allowed(self) -> NDArray[np.bool_]:
         """Return [vocab] whether a token can come next; the end token where the text may end.
@@ -115,11 +121,11 @@ class Guide:
         Raises:
             InputError: the grammar is too large to go on in, or leads nowhere.
         """
-        scanners = self._trail[-1]
-        if scanners is None:
-            return self._matcher.allowed()
+        here = self._trail[-1]
+        if isinstance(here, Place):
+            return self._brakes.narrowed(here, self._matcher.allowed())
         assert self._before is not None
-        return self._before.allowed(scanners)
+        return self._before.allowed(here)
 
     def take(self, token: int) -> bool:
         """Read a token; false where it can't come, and then nothing has changed.
@@ -129,19 +135,20 @@ class Guide:
         Raises:
             InputError: the grammar is too large to go on in.
         """
-        scanners = self._trail[-1]
-        if scanners is None:
+        here = self._trail[-1]
+        if isinstance(here, Place):
             taken = self._matcher.take(token)
-            self._trail += [None] * taken
+            if taken:
+                self._trail.append(self._brakes.behind(here, token))
             return taken
         assert self._before is not None
-        if not self._before.allowed(scanners)[token]:
+        if not self._before.allowed(here)[token]:
             return False
-        after, *others = [one.fork() for one in scanners]
+        after, *others = [one.fork() for one in here]
         begins = after.feed(token)
         for one in others:
             one.feed(token)
-        self._trail.append(None if begins else (after, *others))
+        self._trail.append(Place() if begins else (after, *others))
         return True
 
     def give_back(self, count: int) -> None:
@@ -149,7 +156,7 @@ class Guide:
         assert count < len(self._trail)
         kept = len(self._trail) - count
         # A token was read by the grammar where the text stood in it before.
-        self._matcher.give_back(sum(one is None for one in self._trail[kept - 1 : -1]))
+        self._matcher.give_back(sum(isinstance(one, Place) for one in self._trail[kept - 1 : -1]))
         del self._trail[kept:]
 
     def settle(self) -> None:
