@@ -19,6 +19,8 @@ INVOKE, END_INVOKE = f'<{DSML}invoke name="', f"</{DSML}invoke>"
 PARAMETER, END_PARAMETER = f'<{DSML}parameter name="', f"</{DSML}parameter>"
 INVOKE_REST = re.compile(r'([^"\n]+)">')
 PARAMETER_REST = re.compile(r'([^\n]*?)" string="(true|false)">')
+QUOTE = re.compile(r"""\\.|(?P<quote>")""", re.DOTALL)
+"""An escape in JSON, or what begins or ends a text."""
 LONGEST_TAG = 1024
 """Characters of a name with what follows it, up to the end of the tag."""
 BLANK = " \t\r\n"
@@ -110,7 +112,10 @@ class ToolReader:
 class _Block:
     """What stands behind an opening tag. `read` says how far the text given to `next` is used."""
 
-    __slots__ = ("_from", "_name", "_parameters", "_value", "_value_start", "lead", "read", "told")
+    __slots__ = (
+        *("_from", "_name", "_parameters", "_quoted", "_value", "_value_start"),
+        *("lead", "read", "told"),
+    )
 
     def __init__(self, lead: str) -> None:
         self.lead = lead
@@ -124,6 +129,8 @@ class _Block:
         self._parameters: dict[str, str] = {}
         self._value: tuple[str, bool] | None = None
         self._value_start = 0
+        self._quoted = 0, False
+        """Of a value in JSON: up to where it was looked at, and whether a text is open there."""
         self._from = 0
 
     def hides(self, rest: str) -> bool:
@@ -187,17 +194,40 @@ class _Block:
             raise _Broken
         self._value = match[1], match[2] == "true"
         self._value_start = self._from = self.read
+        self._quoted = self.read, False
 
     def _end_value(self, text: str) -> None:
         assert self._value is not None
-        end = text.find(END_PARAMETER, self._from)
-        if end < 0:
-            self._from = max(self._value_start, len(text) - len(END_PARAMETER) + 1)
-            raise _Short
+        while True:
+            end = text.find(END_PARAMETER, self._from)
+            if end < 0:
+                self._from = max(self._from, len(text) - len(END_PARAMETER) + 1)
+                raise _Short
+            self._from = end
+            if self._ends(text, end):
+                break
+            self._from += len(END_PARAMETER)
         key, literal = self._value
         value = text[self._value_start : end]
         self._parameters[key] = _json(value, literal)
         self._value, self.read = None, end + len(END_PARAMETER)
+
+    def _ends(self, text: str, end: int) -> bool:
+        """Whether the closing tag at `end` ends the value: within a text in JSON it does not.
+
+        No such text holds a line break, so where one follows the tag, no text goes on.
+        """
+        assert self._value is not None
+        if self._value[1]:
+            return True
+        start, quoted = self._quoted
+        for found in QUOTE.finditer(text, start, end):
+            quoted ^= found["quote"] is not None
+        self._quoted = end, quoted
+        behind = end + len(END_PARAMETER)
+        if quoted and behind == len(text):
+            raise _Short
+        return not quoted or text[behind] == "\n"
 
     def _call(self) -> ToolCall:
         said = ", ".join(

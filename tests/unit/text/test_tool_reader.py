@@ -56,13 +56,18 @@ def cuts(text: str, count: int) -> Iterator[list[str]]:
 
 
 WS = r"[ \t\r\n]*"
+END = f"</{D}parameter>"
+PLAIN, JSON = "(?:(?!@).)*", r'(?:"(?:\\.|(?!@\n)[^"\\])*(?:"|(?=@\n))|(?!@)(?:\\.|[^"]))*'
+VALUE = rf'(?>true">{PLAIN}|false">{JSON})'.replace("@", END)
 CALL = re.compile(
     rf"""{WS}<{D}invoke\ name="([^"\n]+)">((?:{WS}<{D}parameter\ name="
-    (?>[^\n]*?"\ string="(?:true|false)">)(?>.*?</{D}parameter>))*){WS}</{D}invoke>""",
-    re.DOTALL | re.VERBOSE,
+    (?>[^\n]*?"\ string="(?=true">|false">)){VALUE}{END})*){WS}</{D}invoke>""".replace(
+        "\n    ", ""
+    ),
+    re.DOTALL,
 )
 PARAMETER = re.compile(
-    rf'<{D}parameter name="([^\n]*?)" string="(true|false)">(.*?)</{D}parameter>', re.DOTALL
+    rf'<{D}parameter name="([^\n]*?)" string="(?=(true|false)">)({VALUE}){END}', re.DOTALL
 )
 
 
@@ -92,6 +97,7 @@ def by_the_rules(text: str) -> Pieces:
 def call_of(match: "re.Match[str]") -> ToolCall | None:
     arguments: dict[str, str] = {}
     for key, literal, value in PARAMETER.findall(match[2]):
+        value = value.removeprefix(f'{literal}">')
         if key in arguments:
             return None
         arguments[key] = json.dumps(value, ensure_ascii=False)
@@ -177,7 +183,7 @@ def test_text_around_blocks() -> None:
 
 
 def test_values() -> None:
-    """Only the closing tag ends a value; what claims to be JSON and is none is a text."""
+    """Only a closing tag ends a value; what claims to be JSON and is none is a text."""
     values = [
         ("a", "true", 'é "\\\n<b></'),
         ("b", "false", ' [1.0, {"k": null}] '),
@@ -203,13 +209,43 @@ def test_values() -> None:
     }
 
 
+HELD = json.dumps({"a": [f"1{END}2", f"{END}", f'\\"{END}\\'], "b": END}, ensure_ascii=False)
+
+
+def test_a_closing_tag_within_a_text_in_json_ends_nothing() -> None:
+    one = invoke("f", ("x", "false", HELD), ("y", "true", '"'))
+    text = f"{OPEN}\n{one}\n{CLOSE}"
+    call = ToolCall("f", f'{{"x": {HELD}, "y": "\\""}}')
+    for count in (0, 1):
+        for chunks in cuts(text, count):
+            assert read(chunks) == [call]
+    assert read(list(text)) == [call]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_such_a_call_for_every_two_cuts() -> None:
+    text = f"{OPEN}\n{invoke('f', ('x', 'false', HELD))}\n{CLOSE}"
+    for chunks in cuts(text, 2):
+        assert read(chunks) == [ToolCall("f", f'{{"x": {HELD}}}')]
+
+
+def test_a_text_in_json_that_is_never_closed_ends_at_its_line() -> None:
+    one = invoke("f", ("x", "false", '"a'), ("y", "false", "1"))
+    text = f"{OPEN}\n{one}\n{CLOSE}"
+    call = ToolCall("f", '{"x": "\\"a", "y": 1}')
+    for chunks in cuts(text, 1):
+        assert read(chunks) == [call]
+
+
 def test_a_long_value_is_read_once() -> None:
     value = "x<" * 200_000
-    text = f"{OPEN}\n{invoke('f', ('x', 'true', value))}\n{CLOSE}"
+    tags = json.dumps(END * 4000, ensure_ascii=False)
+    text = f"{OPEN}\n{invoke('f', ('x', 'true', value), ('y', 'false', tags))}\n{CLOSE}"
     chunks = [text[start : start + 400] for start in range(0, len(text), 400)]
     (call,) = read(chunks)
     assert isinstance(call, ToolCall)
-    assert json.loads(call.arguments) == {"x": value}
+    assert json.loads(call.arguments) == {"x": value, "y": END * 4000}
 
 
 PARTS = [
@@ -226,6 +262,7 @@ PARTS = [
     "\n\n",
     "1",
     '"',
+    "\\",
     "<",
     " ",
     ONE,
@@ -254,14 +291,15 @@ ARGUMENTS = st.dictionaries(
     KEYS,
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.text(max_size=8), st.lists, max_leaves=4
-    ),
+    )
+    | st.lists(st.sampled_from([END, f"a{END}b", '"', "\\"])),
     max_size=4,
 )
 
 
 @given(arguments=st.lists(ARGUMENTS, min_size=1, max_size=3))
 def test_what_is_written_is_read_again(arguments: list[dict[str, object]]) -> None:
-    """Whatever the arguments say, as long as they do not spell the end of a value."""
+    """Whatever the arguments say, as long as no text of its own spells the end of a value."""
     calls = [
         ToolCall(f"f{place}", json.dumps(one, ensure_ascii=False))
         for place, one in enumerate(arguments)
