@@ -11,6 +11,7 @@ __all__ = [
     "CheckpointError",
     "ContextLengthError",
     "DesksideError",
+    "GrammarError",
     "InputError",
     "LostRankError",
     "LostWorkerError",
@@ -38,6 +39,10 @@ class InputError(DesksideError):
 
 class ContextLengthError(InputError):
     """A prompt with its output is longer than what is allocated, or than the model can read."""
+
+
+class GrammarError(InputError):
+    """A grammar cannot be followed any further, in the midst of a text or before it."""
 
 
 class CheckpointError(InputError):

@@ -10,6 +10,7 @@ Run as a module it is a worker: `deskside serve` starts it in the place of its o
 """
 
 import os
+import re
 import signal
 import sys
 import time
@@ -17,13 +18,14 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from deskside.batch import Batch
 from deskside.config.engine import EngineOptions
-from deskside.core import Pause, RankLoad, Request, SequenceId, Span
+from deskside.core import Constraint, Pause, RankLoad, Request, SequenceId, Span
 from deskside.engine.engine import Engine
 from deskside.engine.inputs import BatchBuilder
 from deskside.engine.live import Live
@@ -40,7 +42,7 @@ from deskside.scheduler.scheduler import Scheduler, StepLimits
 from deskside.speculate.stop import StopRule
 from deskside.state.kv import KvState
 from deskside.state.tokens import TokenStore
-from deskside.text.guide import Guides
+from deskside.text.guide import Guide, Guides
 from deskside.text.tokenizer import Tokenizer
 
 MODEL = "deskside-mini"
@@ -208,6 +210,53 @@ class Drafter:
         pass
 
 
+GIVES_OUT = re.compile("(nowhere|error) behind ([0-9]+)")
+"""In a grammar: what its library does behind so many tokens."""
+
+
+@dataclass
+class Failing:
+    """A library's matcher that leads nowhere behind some tokens, or fails there."""
+
+    inner: Any
+    how: str
+    left: int
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def try_consume_tokens(self, tokens: list[int]) -> int:
+        taken: int = self.inner.try_consume_tokens(tokens)
+        self.left -= taken
+        return taken
+
+    def rollback(self, count: int) -> bool:
+        self.left += count
+        return bool(self.inner.rollback(count))
+
+    def compute_bitmask(self) -> bytes:
+        bits: bytes = self.inner.compute_bitmask()
+        return bits if self.left > 0 else bytes(len(bits))
+
+    def is_error(self) -> bool:
+        return self.how == "error" and self.left <= 0
+
+    def get_error(self) -> str:
+        return "scripted"
+
+
+class FailingGuides(Guides):
+    """Guides whose grammars say themselves that they give out."""
+
+    def begin(self, constraint: Constraint) -> Guide:
+        guide = super().begin(constraint)
+        said = GIVES_OUT.search(constraint.grammar)
+        if said:
+            matcher = guide._matcher
+            matcher._inner = Failing(matcher._inner, said[1], int(said[2]))  # type: ignore[assignment]
+        return guide
+
+
 def scripted(
     options: EngineOptions, width: int = 0, wrong: Wrong = lambda index: index % 7 == 6
 ) -> Runtime:
@@ -223,7 +272,7 @@ def scripted(
     owners = Owners.allocate(state, plan.kv_pages, slots, snapshots=capacity.snapshots, whole=True)
     owners = replace(owners, tokens=tokens)
     target = Target(owners, tokens, plan.spec.vocab, plan.spec.eos)
-    guides = Guides(tokenizer, plan.spec.vocab)
+    guides = FailingGuides(tokenizer, plan.spec.vocab)
     return Runtime(
         plan=plan,
         placement=place(plan.machine.topology, threads=1),

@@ -232,7 +232,8 @@ def test_with_tools_that_may_be_called_an_answer_keeps_its_schema_or_is_a_call(
     for choice in server.post("/v1/chat/completions", body).json()["choices"]:
         calls = choice["message"].get("tool_calls")
         if calls:
-            fits(calls[0]["function"]["name"], json.loads(calls[0]["function"]["arguments"]))
+            function = calls[0]["function"]
+            assert fits(function["name"], json.loads(function["arguments"]))
         else:
             assert valid(choice["message"]["content"])
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from starlette.responses import JSONResponse
 
-from deskside.errors import ContextLengthError, InputError
+from deskside.errors import ContextLengthError, GrammarError, InputError
 
 __all__ = [
     "Fault",
@@ -209,5 +209,7 @@ def of_bug(error: Exception) -> Fault:
 
 def of_engine(told: str) -> Fault:
     """A sequence that the engine lost; `told` begins with the kind of error."""
-    kind = told.partition(":")[0]
+    kind, _, message = told.partition(": ")
+    if kind == GrammarError.__name__:  # another form may do: trying again would not help
+        return bad_request(message, code="grammar_failed")
     return Fault(500, told, SERVER, ENGINE_CODES.get(kind, "engine_fault"))

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from deskside.core import SequenceId, Span
+from deskside.errors import GrammarError
 from deskside.text.guide import Guide
 
 __all__ = ["Grammars"]
@@ -77,7 +78,7 @@ class Grammars:
             tokens: those behind prompt and frontier, up to the place in question.
 
         Raises:
-            InputError: the grammar can't be followed any further.
+            GrammarError: the grammar can't be followed any further.
         """
         text = self._texts[sequence]
         return text.mask() if text.walk(tokens) else None
@@ -90,13 +91,14 @@ class Grammars:
             ids: the tokens of its rows.
 
         Raises:
-            InputError: the grammar can't be followed any further.
+            GrammarError: the grammar can't be followed any further.
         """
         text = self._texts[span.sequence]
         first = max(0, text.prompt - span.start)
         ends = range(span.certain, span.rows + 1)
         masks = [self.allowed(span.sequence, ids[first:end]) for end in ends]
-        assert masks[0] is not None, "what will stay can come"
+        if masks[0] is None:
+            raise GrammarError("the grammar refuses a token that it had allowed")
         return masks
 
     def reserve(self, span: Span) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 from numpy.typing import NDArray
 
-from deskside.errors import InputError
+from deskside.errors import GrammarError, InputError
 from deskside.text.schema import check_patterns
 from deskside.text.tokenizer import Tokenizer
 
@@ -40,7 +40,8 @@ MOST_KEPT = 64
 """Compiled grammars that are kept for the next request."""
 LIMITS = LLParserLimits(max_grammar_size=20_000, verbose_errors=False)
 """A rule that needs more, or a mask that would take more than some 20 ms, is refused."""
-LOST = "the grammar cannot be followed"
+LOST = "the grammar cannot be followed any further"
+REMEDY = "ask for a simpler form"
 SPACE = r"( |\n {0,32})?"
 """White space in JSON: enough for any layout in lines, and never without end."""
 LARK_PIECES = re.compile(
@@ -131,7 +132,7 @@ class Matcher:
         The end token is never taken: behind it there is no text.
 
         Raises:
-            InputError: the grammar is too large to go on in.
+            GrammarError: the grammar is too large to go on in.
         """
         if token == self._eos:
             return False
@@ -148,7 +149,7 @@ class Matcher:
         """Return [vocab] whether a token can come next; the end token where the text may end.
 
         Raises:
-            InputError: the grammar is too large to go on in, or leads nowhere.
+            GrammarError: the grammar is too large to go on in, or leads nowhere.
         """
         bits = np.frombuffer(self._inner.compute_bitmask(), np.uint8)
         mask = np.zeros(self._vocab, np.bool_)
@@ -156,12 +157,12 @@ class Matcher:
         mask[: len(known)] = known
         self._check()
         if not mask.any():
-            raise InputError(f"{LOST}: no text goes on from here")
+            raise GrammarError(f"{LOST}: no text goes on from here; {REMEDY}")
         return mask
 
     def _check(self) -> None:
         if self._inner.is_error():
-            raise InputError(f"{LOST}: {_line(self._inner.get_error())}")
+            raise GrammarError(f"{LOST}: {_line(self._inner.get_error())}; {REMEDY}")
 
 
 class Compiler:

@@ -119,7 +119,7 @@ class Guide:
         """Return [vocab] whether a token can come next; the end token where the text may end.
 
         Raises:
-            InputError: the grammar is too large to go on in, or leads nowhere.
+            GrammarError: the grammar is too large to go on in, or leads nowhere.
         """
         here = self._trail[-1]
         if isinstance(here, Place):
@@ -133,7 +133,7 @@ class Guide:
         The end token is never taken: behind it there is no text.
 
         Raises:
-            InputError: the grammar is too large to go on in.
+            GrammarError: the grammar is too large to go on in.
         """
         here = self._trail[-1]
         if isinstance(here, Place):
