@@ -240,19 +240,36 @@ std::vector<int> set_crew(const std::vector<pool::Cpus>& workers, bool caller_wo
 
 void touch(Address memory, std::size_t bytes) { pool::touch(at<unsigned char>(memory), bytes); }
 
+// A rank's place among others, as Python holds it: distributed/room.py says what the numbers mean.
+struct Seat {
+    exchange::Room room;
+    int rank;
+};
+
 // `parts` holds three numbers each: an address, bytes, and where in the place they go.
-bool exchange_parts(Address memory, std::size_t line, std::size_t place, int ranks, int rank,
-                    std::uint32_t turn, const std::vector<std::size_t>& parts, bool writes,
-                    int first, int last, double spin_seconds, double seconds) {
+bool exchange_parts(const Seat& seat, std::uint64_t turn, const std::vector<std::size_t>& parts,
+                    bool writes, int first, int last, double spin_seconds, double seconds) {
     constexpr std::size_t kMost = 8;
     exchange::Part listed[kMost];
     const std::size_t count = parts.size() / 3;
     if (count > kMost) throw std::invalid_argument("too many parts for one exchange");
     for (std::size_t i = 0; i < count; ++i)
         listed[i] = {at<const unsigned char>(parts[3 * i]), parts[3 * i + 1], parts[3 * i + 2]};
-    return exchange::pass({at<unsigned char>(memory), line, place, ranks},
-                          {rank, turn, writes, first, last, listed, static_cast<int>(count)},
+    return exchange::pass(seat.room,
+                          {seat.rank, static_cast<std::uint32_t>(turn), writes, first, last, listed,
+                           static_cast<int>(count)},
                           spin_seconds, seconds);
+}
+
+void bind_exchange(nb::module_& module) {
+    nb::class_<Seat>(module, "Seat")
+        .def("__init__",
+             [](Seat* seat, Address memory, std::size_t line, std::size_t place, int ranks,
+                int rank) {
+                 new (seat) Seat{{at<unsigned char>(memory), line, place, ranks}, rank};
+             })
+        .def("exchange", exchange_parts, nb::call_guard<nb::gil_scoped_release>(),
+             "Pass parts to other ranks and wait for theirs; false when the seconds are over.");
 }
 
 // Lets an exception reach Python as one of the package's own errors.
@@ -331,8 +348,7 @@ NB_MODULE(_native, module) {
     module.def("read_blocks", read_blocks, free);
     module.def("hadamard", hadamard, free);
     module.def("read", read_bytes, free);
-    module.def("exchange", exchange_parts, free,
-               "Pass parts to other ranks and wait for theirs; false when the seconds are over.");
+    bind_exchange(module);
 
     // Workers must be gone before the interpreter unloads this library.
     nb::module_::import_("atexit").attr("register")(

@@ -91,13 +91,16 @@ def test_the_text_of_several_ranks(folder: Path, case: str) -> None:
 
 @pytest.mark.parametrize("drafted", [False, True])
 def test_what_a_token_costs_in_exchanges(folder: Path, drafted: bool) -> None:
-    """Two a layer, the embedding, the logits, work and word; a draft adds its own and a choice."""
+    """Two a layer, the embedding, the logits, work and word; a draft adds its own and a choice.
+
+    The token of a draft's last place is told with the choice.
+    """
     case = options(2, speculation=1 if drafted else "off", fallback="off")
     spec = Checkpoint.open(folder).spec
     assert spec.drafter is not None
     stages, places = spec.drafter.stages, spec.drafter.block
     each = 2 * len(spec.ratios) + 2 + 2
-    each += drafted * (1 + 2 * stages + 3 * places + 1)
+    each += drafted * (1 + 2 * stages + 3 * places - 1 + 1)
 
     def counted(llm: LLM) -> list[int]:
         group, engine, found = llm._runtime.ensemble.group, llm._runtime.engine, []

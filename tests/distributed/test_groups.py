@@ -15,17 +15,17 @@ from typing import Any
 import pytest
 import torch
 
-from deskside.distributed import shared
 from deskside.distributed.gloo import GlooGroup, Meeting
 from deskside.distributed.group import ALONE, LEADER, Group
-from deskside.distributed.shared import Room, SharedGroup
+from deskside.distributed.room import LINE, PLACE, Room
+from deskside.distributed.shared import SharedGroup
 from deskside.distributed.trace import Trace
 from deskside.errors import LostRankError
 from deskside.kernels.exchange import exchange
 
 RANKS = 3
 SECONDS = 20.0
-SIZES = [1, 7, 1000, shared.PLACE, shared.PLACE + 13, 3 * shared.PLACE]
+SIZES = [1, 7, 1000, PLACE, PLACE + 13, 3 * PLACE]
 
 Make = Callable[[int], Group]
 
@@ -108,7 +108,7 @@ def test_parts_keep_their_type_and_shape(make: Make) -> None:
 
 def test_several_parts_go_in_one_exchange(make: Make) -> None:
     """Parts of other types and odd sizes beside each other, and some larger than a place."""
-    shapes = [(3,), (2, 5), (shared.PLACE // 8 + 3,)]
+    shapes = [(3,), (2, 5), (PLACE // 8 + 3,)]
 
     def body(group: Group) -> None:
         calls = group.traffic.calls
@@ -215,7 +215,7 @@ def test_who_is_behind_is_known_when_the_time_is_over() -> None:
         os.close(descriptor)
         for rank, begun in ((1, turn + 1), (2, turn)):
             for word, count in enumerate((turn, begun)):
-                start = (2 * rank + word) * shared.LINE
+                start = (2 * rank + word) * LINE
                 octets = torch.tensor(list((count % 2**32).to_bytes(4, "little")))
                 other.memory[start : start + 4] = octets.to(torch.uint8)
         with pytest.raises(LostRankError, match="late"):
@@ -268,7 +268,7 @@ def test_a_trace_says_which_exchange(tmp_path: Path) -> None:
     trace = Trace(tmp_path / "trace", 2)
     assert trace.read(1) == "starting"
     trace.enter(1, "step 7")
-    trace.call(1, 3)
+    trace.calls(1)[0] = 3
     assert Trace(tmp_path / "trace", 2).read(1) == "step 7, in exchange 3"
     trace.enter(1, "x" * 5000)
     assert set(trace.read(1)) == {"x"}

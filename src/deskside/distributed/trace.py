@@ -33,9 +33,10 @@ class Trace:
         start = rank * SLOT + HEADER.size
         self._room[start : start + len(words)] = words
 
-    def call(self, rank: int, calls: int) -> None:
-        """Write which exchange of it this is; 0 outside of any."""
-        struct.pack_into("<Q", self._room, rank * SLOT + CALLS, calls)
+    def calls(self, rank: int) -> memoryview:
+        """Return one number to write to: which exchange of it this is; 0 outside of any."""
+        start = rank * SLOT + CALLS
+        return memoryview(self._room)[start : start + 8].cast("Q")
 
     def load(self, rank: int, done: int, total: int) -> None:
         """Write how far a rank's load is, in bytes."""

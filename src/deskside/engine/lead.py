@@ -5,6 +5,7 @@ still cost one request alone: while the others wait for the word. Anywhere else 
 """
 
 import zlib
+from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Protocol
@@ -221,16 +222,11 @@ def digest(step: int, owners: Owners, spans: Sequence[Span]) -> int:
 
     What is kept for sequences to come counts too.
     """
-    seen = [
-        (
-            span.sequence,
-            span.start,
-            span.certain,
-            span.samples,
-            owners.tokens.frontier(span.sequence),
-            owners.pages.table(span.sequence),
-            owners.rings.held(span.sequence),
-        )
-        for span in spans
-    ]
-    return zlib.crc32(repr((step, owners.free, owners.kept, seen)).encode())
+    numbers = [step, *owners.free, *owners.kept]
+    for span in spans:
+        sequence = span.sequence
+        pages, slot = owners.pages.table(sequence), owners.rings.held(sequence)
+        numbers += (sequence, span.start, span.certain, span.samples)
+        numbers += (owners.tokens.frontier(sequence), -1 if slot is None else slot, len(pages))
+        numbers += pages
+    return zlib.crc32(array("q", numbers))

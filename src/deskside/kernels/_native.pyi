@@ -13,21 +13,21 @@ def scratch_growths() -> int: ...
 def set_patience(seconds: float, /) -> None: ...
 def set_fault(worker: int, fault: str, /) -> None: ...
 def read(address: int, count: int, /) -> int: ...
-def exchange(
-    memory: int,
-    line: int,
-    place: int,
-    ranks: int,
-    rank: int,
-    turn: int,
-    parts: list[int],
-    writes: bool,
-    first: int,
-    last: int,
-    spin_seconds: float,
-    seconds: float,
-    /,
-) -> bool: ...
+
+class Seat:
+    def __init__(self, memory: int, line: int, place: int, ranks: int, rank: int, /) -> None: ...
+    def exchange(
+        self,
+        turn: int,
+        parts: list[int],
+        writes: bool,
+        first: int,
+        last: int,
+        spin: float,
+        seconds: float,
+        /,
+    ) -> bool: ...
+
 def linear(
     kind: int,
     x: int,

@@ -182,7 +182,9 @@ class Drafter:
             embedded.append(self._ranks.lookup(self.markov_head.markov_w1, before))
             pull = self._ops.linear(embedded[-1], self.markov_head.markov_w2)
             logits.append(self._ranks.joined(base[:, place] + pull))
-            before = self._ranks.decided(len(anchors), draw)
+            # What follows the last place is told with the leader's choice, to all that need it.
+            told = self._ranks.decided if place + 1 < self._block else self._ranks.kept
+            before = told(len(anchors), draw)
             tokens = torch.cat((tokens, before.unsqueeze(1)), dim=1)
         return Drafts(
             tokens,

@@ -6,7 +6,6 @@ tree, and the ranks' parts continue that tree. With one rank nothing happens.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import reduce
 
 import torch
 from torch import Tensor
@@ -49,12 +48,14 @@ class Ranks:
         """Return rows of a table whose rows are cut: [n, width] float32 for ids [n] int64."""
         if self.count == 1:
             return table[ids].float()
-        first = self.group.rank * table.shape[0]
-        own = (ids >= first) & (ids < first + table.shape[0])
-        rows = torch.where(own.unsqueeze(1), table[(ids - first).clamp(0, table.shape[0] - 1)], 0)
-        # All but one part are zeros, so that joining their bits is exact for any number.
-        (parts,) = self.group.gather(rows.view(torch.int16 if rows.itemsize == 2 else torch.int32))
-        return reduce(torch.bitwise_or, parts).view(table.dtype).float()
+        held = table.shape[0]
+        # Every rank sends the row that would be its own; all know which one is meant.
+        (parts,) = self.group.gather(table[ids % held])
+        owner = (ids // held).unsqueeze(1)
+        rows = parts[0]
+        for rank, part in enumerate(parts[1:], 1):
+            rows = torch.where(owner == rank, part, rows)
+        return rows.float()
 
     def joined(self, part: Tensor) -> Tensor:
         """Put the columns of all ranks side by side: [n, all] on the leader, [0, all] elsewhere."""
@@ -70,3 +71,9 @@ class Ranks:
         if self.group.rank != LEADER:
             return self.group.share(torch.empty(count, dtype=torch.int64))
         return self.group.share(decide())
+
+    def kept(self, count: int, decide: Callable[[], Tensor]) -> Tensor:
+        """Return what the leader decides, [count] int64, to itself; zeros to others."""
+        if self.group.rank != LEADER:
+            return torch.zeros(count, dtype=torch.int64)
+        return decide()

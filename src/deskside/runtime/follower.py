@@ -27,7 +27,8 @@ def follow_order() -> int:
     die_with(order.parent)
     logging.basicConfig(format=LOG_FORMAT, level=logging.WARNING)
     from deskside.distributed.gloo import Meeting  # loads torch
-    from deskside.distributed.shared import Room, SharedGroup
+    from deskside.distributed.room import Room
+    from deskside.distributed.shared import SharedGroup
     from deskside.distributed.trace import Trace
     from deskside.kernels.exchange import exchange
     from deskside.runtime.following import follow

@@ -18,7 +18,8 @@ from deskside.config.environment import TorchrunPlace, torchrun_place
 from deskside.core import RankLoad
 from deskside.distributed.gloo import GlooGroup, Meeting
 from deskside.distributed.group import ALONE, LEADER, Group
-from deskside.distributed.shared import Room, SharedGroup
+from deskside.distributed.room import Room
+from deskside.distributed.shared import SharedGroup
 from deskside.distributed.trace import Trace
 from deskside.errors import InputError, LostRankError
 from deskside.kernels.exchange import exchange
