@@ -101,6 +101,7 @@ KINDS = [
     ({"numerics": "exact"}, True, (100, 10)),
     ({"numerics": "reference"}, True, (32, 3)),
     ({"kernels": "plain"}, False, (32, 3)),
+    ({"kernels": "plain", "numerics": "exact"}, True, (32, 3)),
     ({"backend": "fetch", "expert_slots": 64}, False, (100, 10)),
 ]
 

@@ -1,5 +1,6 @@
 """What a service says of prompts that begin as earlier ones did; nothing of them is left held."""
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from deskside.layout.folder import resolve
 from deskside.text.tokenizer import Tokenizer
-from tests.server.rig import Server, serving
+from tests.server.rig import Server, read_events, serving
 
 MODEL = "deskside-mini"
 LONG = "Line after line. " * 60
@@ -88,6 +89,24 @@ def test_the_next_turn_goes_on_whatever_ended_the_last(server: Server, how: str)
     assert cached(again) >= least * PAGE
 
 
+def test_the_next_turn_goes_on_behind_an_answer_that_was_left(server: Server) -> None:
+    """What was read of it comes back: as far as it was told, pages of the answer are found."""
+    text = "slowly " + LONG + LONG
+    body = {"messages": said(text), "stream": True, "temperature": 0, "max_tokens": 900}
+    part = ""
+    with server.client.stream("POST", server.url + "/v1/chat/completions", json=body) as answer:
+        for event in read_events(answer.iter_lines()):
+            part += event["choices"][0]["delta"].get("content") or ""
+            if len(part) > len(LONG):
+                break
+    server.wait_idle()
+    prompt = server.post("/render", {"messages": said(text)}).json()["tokens"]
+    hits = metric(server, "deskside_prefix_hits_total")
+    again = chat(server, text, part, "Go on.")
+    assert cached(again) >= (len(prompt) // PAGE + 1) * PAGE
+    assert metric(server, "deskside_prefix_hits_total") - hits == cached(again)
+
+
 def test_counters_and_free_pages(server: Server) -> None:
     text = "Third of all. " + LONG
     before = server.wait_idle()
@@ -136,9 +155,44 @@ def test_a_next_turn_has_the_ids_that_were_drawn() -> None:
             first = chat(server, "Write.", temperature=1.2, seed=seed, max_tokens=2 * PAGE)
             text, usage = first["choices"][0]["message"]["content"], first["usage"]
             drawn = usage["completion_tokens"]
-            if "\ufffd" not in text and len(tokenizer.encode_plain(text)) != drawn:
+            others = len(tokenizer.encode_plain(text)) != drawn
+            if "\ufffd" not in text and drawn > PAGE and others:
                 break
         else:
             pytest.fail("no text was drawn in other tokens")
         again = chat(server, "Write.", text, "Go on.")
         assert cached(again) == (usage["prompt_tokens"] + drawn - 1) // PAGE * PAGE > 0
+
+
+NOTE: Any = {
+    "type": "object",
+    "properties": {
+        "text": {"type": "string", "minLength": 260, "maxLength": 300},
+        "places": {"type": "array", "items": {"type": "boolean"}, "minItems": 3, "maxItems": 5},
+    },
+    "required": ["text", "places"],
+}
+
+
+def test_the_next_turn_goes_on_from_a_call() -> None:
+    """The client spells the arguments in its own way, and sends the result."""
+    tools = [{"type": "function", "function": {"name": "note", "parameters": NOTE}}]
+    body: dict[str, Any] = {"tools": tools, "temperature": 0.8, "max_tokens": 1500}
+    forced = {"tool_choice": "required", "parallel_tool_calls": False}
+    with serving("--kv-tokens", "8192", "--threads", "1", scripted=False) as server:
+        for seed, extra in ((1, {}), (2, {"thinking": {"type": "enabled"}})):
+            asked = [*said("Write a note."), {"role": "assistant", "content": "?"}, *said("Do.")]
+            fields = {**body, **forced, **extra, "seed": seed, "messages": asked}
+            first = server.post("/v1/chat/completions", fields).json()
+            (choice,), usage = first["choices"], first["usage"]
+            assert choice["finish_reason"] == "tool_calls"
+            (call,) = choice["message"]["tool_calls"]
+            arguments = json.loads(call["function"]["arguments"])
+            call["function"]["arguments"] = json.dumps(arguments, indent=2)
+            result = {"role": "tool", "tool_call_id": call["id"], "content": "done"}
+            hits = metric(server, "deskside_prefix_hits_total")
+            turn = {**body, **extra, "messages": [*asked, choice["message"], result]}
+            again = server.post("/v1/chat/completions", {**turn, "max_tokens": 3}).json()
+            computed = usage["prompt_tokens"] + usage["completion_tokens"] - 1
+            assert cached(again) == computed // PAGE * PAGE > usage["prompt_tokens"]
+            assert metric(server, "deskside_prefix_hits_total") - hits == cached(again)

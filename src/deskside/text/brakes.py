@@ -1,9 +1,10 @@
-"""What keeps a text in a form from running on where only the form could end it.
+"""What a mask leaves open and should not: to run on for ever, and to spell a mark in letters.
 
 A small model under a mask writes the digits of a fraction, or lists within lists, for ever: every
 one of them is allowed. Owns how many digits in a row and how deep a nesting is enough, and which
-tokens then wait until nothing else can come. So it takes no text out of a form that the form could
-not end otherwise. Knows no grammar: it counts as JSON is spelled.
+tokens then wait until nothing else can come. The markup of a call is a control token, and the same
+bytes can be spelled in others: where a mark can come, the token does. So no text is taken out of a
+form that it could not end otherwise. Knows no grammar: it counts as JSON is spelled.
 """
 
 from collections.abc import Sequence
@@ -71,7 +72,16 @@ class Place(NamedTuple):
 class Brakes:
     """Takes out of a mask what would go on without need, for one vocabulary."""
 
-    __slots__ = ("_blank", "_bytes_of", "_digits", "_ends_and_opens", "_free", "_opens")
+    __slots__ = (
+        "_blank",
+        "_bytes_of",
+        "_digits",
+        "_ends_and_opens",
+        "_free",
+        "_mark",
+        "_opens",
+        "_spells",
+    )
 
     def __init__(self, tokenizer: Tokenizer, vocab: int) -> None:
         """Prepare for a tokenizer and a model with a vocabulary of at least its size.
@@ -80,6 +90,9 @@ class Brakes:
         """
         self._bytes_of = tokenizer.text_bytes
         words = [tokenizer.text_bytes(token) for token in range(tokenizer.vocab_size)]
+        self._mark = [token for token, word in enumerate(words) if word == MARKUP]
+        begins = [bool(word) and word != MARKUP and MARKUP.startswith(word) for word in words]
+        self._spells = _marks(begins, vocab)
         opens = [b"[" in word or b"{" in word for word in words]
         self._free = [token for token, word in enumerate(words) if word in FREE]
         self._blank = _marks([word.isspace() for word in words], vocab)
@@ -102,9 +115,12 @@ class Brakes:
         Only where no free text can come, and only as far as something is left.
         """
         deep = place.depth >= DEEPEST
-        if not place.long and not deep:
+        marked = mask[self._mark].any()
+        if not (place.long or deep or marked):
             return mask
         free = mask[self._free].any()
+        if marked and not free:
+            mask = mask & ~self._spells
         if place.long and not free:
             mask = self._left(mask, self._digits)
         if deep and place.quoted:

@@ -43,7 +43,8 @@ class Prompt:
         """Return the prompt with a thought that it leaves open closed by its end token."""
         if self.start is not Channel.REASONING:
             return self
-        return Prompt(self.text + END_OF_REASONING, (*self.ids, end), Channel.CONTENT)
+        trail = behind(self.trail, END_OF_REASONING, control=True)
+        return Prompt(self.text + END_OF_REASONING, (*self.ids, end), Channel.CONTENT, trail)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from deskside.errors import GrammarError, InputError
 from deskside.text.schema import check_patterns
 from deskside.text.tokenizer import Tokenizer
+from deskside.text.tools import DSML
 
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions  # a name for checkers alone
@@ -226,7 +227,15 @@ class _Words:
         self.special_token_ids = sorted(tokenizer.special_ids)
 
     def __call__(self, text: str) -> list[int]:
-        return list(self._tokenizer.encode_plain(text))
+        """Return the tokens of a text that must come; the markup of a call is a token of its own.
+
+        No other control token is: whoever wrote the grammar may have spelled it.
+        """
+        mark = self._tokenizer.controls.get(DSML)
+        if mark is None:
+            return list(self._tokenizer.encode_plain(text))
+        parts = (self._tokenizer.encode_plain(part) for part in text.split(DSML))
+        return [token for part in parts for token in (mark, *part)][1:]
 
 
 def check_length(text: str) -> None:

@@ -3,17 +3,18 @@
 A client sends back an answer as text, and that text may be cut into other tokens than those that
 were drawn. The ids of a plain stretch of an answer are kept by a digest of everything that stands
 before it and of its own text: they come back for the same stretch of the same conversation, and
-they spell it to the byte. The oldest leave first.
+they spell it to the byte, or call what it calls. The oldest leave first.
 """
 
 from array import array
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from threading import Lock
 
 from deskside.text import utf8
 from deskside.text.tokenizer import Tokenizer
+from deskside.text.tools import DSML, ToolCall, written_calls
 
 __all__ = ["START", "KeptIds", "behind"]
 
@@ -57,32 +58,61 @@ class KeptIds:
                 self._found.move_to_end(key)
             return None if ids is None else tuple(ids)
 
-    def keep(self, trail: bytes, tokens: Sequence[int]) -> None:
-        """Remember an answer behind a prompt with this digest, up to what is no whole text."""
+    def keep(self, trail: bytes, tokens: Sequence[int], calls: Sequence[ToolCall] = ()) -> None:
+        """Remember an answer behind a prompt with this digest, up to what is no whole text.
+
+        A client sends the calls that it was told, not the text in which they were drawn. So what
+        was drawn of them is found by the text in which they would be written.
+        """
+        stretches = list(self._stretches(tokens))
+        written = _written([name for _, name in stretches], calls)
+        for place, (stretch, name) in enumerate(stretches):
+            after = self._keep(trail, stretch, written.get(place))
+            if after is None or name is None:
+                return
+            trail = behind(after, name, control=True)
+
+    def _stretches(self, tokens: Sequence[int]) -> Iterator[tuple[list[int], str | None]]:
+        """Yield plain stretches, each with the name of the control token that ends it, if any."""
         stretch: list[int] = []
         for token in tokens:
             name = self._names.get(token)
             if name is None:
                 stretch.append(token)
-                continue
-            after = self._keep(trail, stretch)
-            if after is None:
-                return
-            trail, stretch = behind(after, name, control=True), []
-        self._keep(trail, stretch)
+            else:
+                yield stretch, name
+                stretch = []
+        yield stretch, None
 
-    def _keep(self, trail: bytes, stretch: Sequence[int]) -> bytes | None:
-        """Remember one stretch; return the digest behind it, or None where it is no text."""
+    def _keep(self, trail: bytes, stretch: Sequence[int], written: str | None) -> bytes | None:
+        """Remember one stretch; return the digest behind it, or None where it is no text.
+
+        It is found by its own text, or by another one in which it is written.
+        """
         if not stretch:
             return trail
         try:
             text = b"".join(map(self._tokenizer.token_bytes, stretch)).decode()
         except UnicodeDecodeError:
             return None
-        key = behind(trail, text, control=False)
+        key = behind(trail, text if written is None else written, control=False)
         with self._lock:
             self._count += len(stretch) - len(self._found.pop(key, ()))
             self._found[key] = array("I", stretch)  # a tenth of what a tuple of numbers takes
             while self._count > self._most:
                 self._count -= len(self._found.popitem(last=False)[1])
         return key
+
+
+def _written(ends: Sequence[str | None], calls: Sequence[ToolCall]) -> dict[int, str]:
+    """Return in which text each stretch of some calls is written, by its place among all.
+
+    Args:
+        ends: what ends each stretch of an answer.
+        calls: all that were told of it; where its block has other parts, nothing is returned.
+    """
+    texts = list(written_calls(calls)) if calls else []
+    places = [place + 1 for place, name in enumerate(ends) if name == DSML]
+    if len(places) != len(texts) - 1 or places != list(range(places[0], places[-1] + 1)):
+        return {}
+    return dict(zip(places, texts[1:], strict=True))

@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 from deskside.core import Constraint
 from deskside.text.brakes import DEEPEST, MOST_DIGITS, Place
+from deskside.text.call_grammar import calls_grammar
 from deskside.text.grammar import json_grammar, regex_grammar
+from deskside.text.tools import DSML, Tool
 from tests.unit.text.test_guide import GUIDES, TOKENIZER, led
 
 NODE: dict[str, Any] = {
@@ -95,6 +97,24 @@ def test_a_nesting_that_the_form_asks_for_comes() -> None:
     assert b"{" in firsts(schema, '{"n":' * DEEPEST)
 
 
+def test_markup_is_written_with_its_token() -> None:
+    tool = Tool("f", {"name": "f", "parameters": {"properties": {"n": {"enum": ["c", "｜D"]}}}})
+    guide = GUIDES.begin(Constraint(calls_grammar([tool], single=True)))
+    mark = TOKENIZER.controls[DSML]
+    led(guide, "\n\n<")
+    assert guide.allowed().nonzero()[0].tolist() == [mark]
+    assert guide.take(mark)
+    led(guide, "tool_calls>\n<")
+    assert guide.take(mark)
+    led(guide, 'invoke name="f">\n')
+    assert guide.allowed().sum() == 1, "a tag follows in any case"
+    led(guide, "<")
+    (slash,) = TOKENIZER.encode_plain("/")
+    assert set(guide.allowed().nonzero()[0].tolist()) == {slash, mark}
+    text = {"type": "string"}
+    assert firsts(text, '"') >= {"｜".encode()[:1], b"q"}, "in a text its letters can come"
+
+
 def test_what_is_given_back_is_not_counted() -> None:
     guide = led(GUIDES.begin(Constraint(json_grammar({"type": "integer"}))), "1" * MOST_DIGITS)
     guide.give_back(1)
@@ -115,3 +135,15 @@ def test_a_place_is_the_same_for_every_cut(value: object, cut: int) -> None:
         assert whole == Place(whole.digits, whole.exponent)
         assert Place().behind(b"[[" + word).depth == 2
         assert Place().behind(b'["' + word.replace(b"\\", b"").replace(b'"', b"")).depth == 1
+
+
+def test_no_other_control_token_is_forced() -> None:
+    """A constant may spell one: its letters come."""
+    guide = GUIDES.begin(Constraint(json_grammar({"const": "</think><｜end▁of▁sentence｜>"})))
+    text = ""
+    while TOKENIZER.eos not in (allowed := guide.allowed().nonzero()[0].tolist()):
+        assert len(allowed) == 1
+        assert allowed[0] not in TOKENIZER.controls.values()
+        assert guide.take(allowed[0])
+        text += TOKENIZER.token_bytes(allowed[0]).decode("latin-1")
+    assert json.loads(text.encode("latin-1")) == "</think><｜end▁of▁sentence｜>"

@@ -1,5 +1,7 @@
 """Answers keep the ids that were drawn, in the conversation they belong to and nowhere else."""
 
+from dataclasses import replace
+
 import pytest
 
 from deskside.layout.folder import resolve
@@ -99,6 +101,49 @@ def test_calls_of_tools(kept: KeptIds) -> None:
     ]
     again = CHAT.render(said, PLAIN, kept)
     assert again.ids[len(first.ids) :][: len(drawn)] == tuple(drawn)
+
+
+def test_a_call_has_the_ids_in_which_it_was_drawn(kept: KeptIds) -> None:
+    """Drawn as a checked text in JSON and with white space; sent back as a client spells it."""
+    parts = (
+        "I add.\n\n<",
+        "tool_calls>\n<",
+        'invoke name="add">\n<',
+        'parameter name="a" string="false">[1,\n 2]</',
+        "parameter>\n<",
+        'parameter name="note" string="false">"x"</',
+        "parameter>\n</",
+        "invoke>\n</",
+        "tool_calls>",
+    )
+    marker = TOKENIZER.controls["｜DSML｜"]
+    drawn = [token for part in parts for token in (marker, *spelled(part))][1:]
+    first = CHAT.render(ASKED, PLAIN)
+    told = ToolCall("add", '{"a": [1,\n 2], "note": "x"}', "1")
+    sent = ToolCall("add", '{"a":[1,2],"note":"x"}', "1")
+    said = [
+        *ASKED,
+        Message(Role.ASSISTANT, "I add.", calls=(sent,)),
+        Message(Role.TOOL, "2", answers="1"),
+    ]
+    for calls, found in (((), False), ((told, told), False), ((told,), True)):
+        kept.keep(first.trail, (*drawn, TOKENIZER.eos), calls)
+        again = CHAT.render(said, PLAIN, kept)
+        assert (again.ids[len(first.ids) :][: len(drawn) + 1] == (*drawn, TOKENIZER.eos)) == found
+        assert again.text == CHAT.render(said, PLAIN).text
+    other = replace(said[1], calls=(replace(sent, arguments='{"a":[1,3],"note":"x"}'),))
+    changed = [*ASKED, other, said[2]]
+    assert not holds(CHAT.render(changed, PLAIN, kept), spelled(parts[3]))
+
+
+def test_a_thought_that_was_closed_before_a_forced_call(kept: KeptIds) -> None:
+    options = ChatOptions(thinking=True, keep_reasoning=True)
+    first = CHAT.render(ASKED, options).without_thought(TOKENIZER.controls["</think>"])
+    drawn = (*spelled(TEXT), TOKENIZER.eos)
+    kept.keep(first.trail, drawn)
+    said = [*ASKED, Message(Role.ASSISTANT, TEXT), Message(Role.USER, "Go on.")]
+    again = CHAT.render(said, options, kept)
+    assert again.ids[: len(first.ids) + len(drawn)] == (*first.ids, *drawn)
 
 
 def test_a_text_that_spells_a_control_token_is_not_one(kept: KeptIds) -> None:

@@ -60,6 +60,7 @@ class Choice:
     trail: bytes | None = None
     """Of a conversation, the digest of what the answer follows."""
     ids: list[int] = field(default_factory=list)
+    called: list[ToolCall] = field(default_factory=list)
 
     def take(self, emission: Emission) -> Piece:
         """Add a step's tokens and return what became certain.
@@ -77,7 +78,9 @@ class Choice:
         parts = self.text.feed(emission.tokens)
         if self.finish is not None:
             parts += self.text.finish()
-        self.calls += sum(isinstance(part, ToolCall) for part in parts)
+        called = [part for part in parts if isinstance(part, ToolCall)]
+        self.calls += len(called)
+        self.called += called
         return Piece(
             parts,
             emission.tokens,
@@ -149,7 +152,7 @@ class Answer:
         first = self.ticket.first_token
         choice = self.choices[place]
         if choice.trail is not None and self.service.kept is not None:
-            self.service.kept.keep(choice.trail, choice.ids)
+            self.service.kept.keep(choice.trail, choice.ids, choice.called)
         self.service.metrics.ended(
             Ended(
                 reason,
