@@ -139,6 +139,13 @@ BOMBS: dict[str, tuple[str, bytes]] = {
     "a stop string": (TEXT, b'{"prompt": "a", "stop": "' + b"x" * 10_000_000 + b'"}'),
     "stop strings": (TEXT, json.dumps({"prompt": "a", "stop": ["x"] * 10_000}).encode()),
     "prompts": (TEXT, json.dumps({"prompt": ["x"] * 100_000}).encode()),
+    "token ids": (TEXT, json.dumps({"prompt": list(range(300, 1500)) * 1000}).encode()),
+    "a token id that is none": (TEXT, json.dumps({"prompt": [1] * 1_200_000 + [-1]}).encode()),
+    "numbers for tools": (
+        CHAT,
+        json.dumps({"messages": [{}], "tools": [1] * 1_200_000}).encode(),
+    ),
+    "numbers for items": ("/v1/responses", json.dumps({"input": [1] * 1_200_000}).encode()),
     "biases": (
         TEXT,
         json.dumps({"prompt": "a", "logit_bias": dict.fromkeys(range(500_000), 1)}).encode(),

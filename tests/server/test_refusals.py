@@ -183,6 +183,25 @@ def test_routes_and_methods(server: Server) -> None:
     assert answer.headers["allow"] == "POST"
 
 
+@pytest.mark.parametrize(
+    "path", ["/", "/health/live", "/health", "/v1/models", "/version", "/openapi.json", "/docs"]
+)
+def test_head_brings_the_headers_of_get(server: Server, path: str) -> None:
+    got, head = server.get(path), server.client.head(server.url + path)
+    assert (head.status_code, head.content) == (200, b"")
+    for name in ("content-type", "content-length"):
+        assert head.headers[name] == got.headers[name]
+    refused = server.post(path, {})
+    assert error_of(refused, 405)["code"] == "method_not_allowed"
+    assert refused.headers["allow"] == "GET, HEAD"
+
+
+def test_head_where_there_is_no_get(server: Server) -> None:
+    answer = server.client.head(server.url + "/v1/completions")
+    assert (answer.status_code, answer.content) == (405, b"")
+    assert answer.headers["allow"] == "POST"
+
+
 def test_the_content_type_is_looked_at(server: Server) -> None:
     for kind in ("text/plain", "application/x-www-form-urlencoded", None):
         headers = {} if kind is None else {"content-type": kind}

@@ -1,23 +1,22 @@
 """The HTTP application of a service: routes, the layers around them, and errors in one form."""
 
-import asyncio
 import logging
+from dataclasses import dataclass
 from typing import Any
 
-import pydantic_core
 from fastapi import APIRouter, FastAPI, Security
 from fastapi.exceptions import RequestValidationError
-from fastapi.routing import APIRoute
 from fastapi.security import APIKeyHeader, HTTPBearer
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from deskside.server import faults
 from deskside.server.anthropic.fields import CountFields, MessagesFields
 from deskside.server.anthropic.messages import answer_messages, count_tokens
+from deskside.server.body import JsonRoute
 from deskside.server.faults import Fault
 from deskside.server.gate import Gate
 from deskside.server.guard import Guard, Rules
@@ -33,60 +32,14 @@ from deskside.server.responses.fields import ResponsesFields
 from deskside.server.responses.respond import respond
 from deskside.server.routes import add_faults, add_live, add_routes
 from deskside.server.service import Service
-from deskside.server.structure import Parts, parts_of
 
 __all__ = ["make_app"]
 
 log = logging.getLogger("deskside.requests")
 
 
-AT_ONCE = 65_536
-"""Bytes of a body up to which its parts are counted in the event loop: a thread costs more."""
-MOST_PARTS = Parts(names=50_000, containers=50_000, elements=1_500_000)
-"""A prompt of token ids has an element for each; ten thousand messages have some names each."""
-
 STREAMED: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {}}}}
 """What routes document that answer in events where the request asks for them."""
-
-
-class _JsonRequest(Request):
-    """A request whose JSON is read strictly: no NaN, no lone surrogate, no deep nesting."""
-
-    async def json(self) -> Any:
-        """Return the parsed body.
-
-        Raises:
-            Fault: it is no JSON, or has too many parts.
-        """
-        body = await self.body()
-        if len(body) < AT_ONCE:
-            parts = parts_of(body, MOST_PARTS)
-        else:
-            parts = await asyncio.to_thread(parts_of, body, MOST_PARTS)
-        if parts.exceeds(MOST_PARTS):
-            told = "the body has too many parts: {} names, {} objects and lists, {} elements"
-            most = "; at most {}, {} and {}"
-            raise faults.bad_request((told + most).format(*parts, *MOST_PARTS), code="too_complex")
-        try:
-            # What users say is kept in no cache of the parser.
-            return pydantic_core.from_json(body, allow_inf_nan=False, cache_strings="keys")
-        except ValueError as error:
-            raise faults.bad_request(
-                f"the body is no JSON: {error}", code="invalid_json"
-            ) from error
-
-
-class _JsonRoute(APIRoute):
-    """A route that reads its body that way."""
-
-    def get_route_handler(self) -> Any:
-        """Return the handler, given requests of our own kind."""
-        handler = super().get_route_handler()
-
-        async def strict(request: Request) -> Response:
-            return await handler(_JsonRequest(request.scope, request.receive))
-
-        return strict
 
 
 def make_app(service: Service, rules: Rules, *, test_faults: bool = False) -> ASGIApp:
@@ -98,7 +51,7 @@ def make_app(service: Service, rules: Rules, *, test_faults: bool = False) -> AS
         test_faults: whether a route may let faults happen.
     """
     app = FastAPI(title="deskside", version=service.version, redirect_slashes=False)
-    router = APIRouter(route_class=_JsonRoute, dependencies=_key_schemes(rules))
+    router = APIRouter(route_class=JsonRoute, dependencies=_key_schemes(rules))
     _add_generation(router, service)  # first: routes are tried in order, and these are busy
     add_routes(router, service)
     if test_faults:
@@ -109,7 +62,7 @@ def make_app(service: Service, rules: Rules, *, test_faults: bool = False) -> AS
     add_page(unguarded)
     app.include_router(unguarded)
     _answer_errors(app)
-    layers: ASGIApp = app
+    layers: ASGIApp = _Heads(app)
     if rules.origins:
         layers = CORSMiddleware(
             layers,
@@ -120,6 +73,19 @@ def make_app(service: Service, rules: Rules, *, test_faults: bool = False) -> AS
     layers = Limits(layers, service.options.max_body, service.options.receive_timeout)
     layers = Gate(layers, service.engine)
     return RequestLog(Guard(layers, rules), service.metrics)
+
+
+@dataclass(frozen=True, slots=True)
+class _Heads:
+    """ASGI layer that answers HEAD as GET; the connection leaves the body away."""
+
+    app: ASGIApp
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on."""
+        if scope["type"] == "http" and scope["method"] == "HEAD":
+            scope = {**scope, "method": "GET"}
+        await self.app(scope, receive, send)
 
 
 def _key_schemes(rules: Rules) -> list[Any]:
@@ -178,7 +144,10 @@ def _answer_errors(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     async def on_http(request: Request, error: HTTPException) -> JSONResponse:
         code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code)
-        fault = Fault(error.status_code, str(error.detail), code=code, headers=error.headers or {})
+        headers = dict(error.headers or {})
+        if "GET" in headers.get("Allow", ""):
+            headers["Allow"] = "GET, HEAD"  # as `_Heads` has it
+        fault = Fault(error.status_code, str(error.detail), code=code, headers=headers)
         return fault.response(request.url.path)
 
     @app.exception_handler(Exception)

@@ -168,7 +168,7 @@ class _Faults(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
-    faults: list[str]
+    faults: Annotated[list[str], Field(fail_fast=True)]
 
 
 def add_faults(router: APIRouter, service: Service) -> None:

@@ -15,7 +15,7 @@ from deskside.errors import InputError
 from deskside.server import faults
 from deskside.server.conversation import Conversation
 from deskside.server.faults import Fault
-from deskside.server.openai.fields import SamplingFields, Stop
+from deskside.server.openai.fields import Objects, SamplingFields, Stop
 from deskside.text import utf8
 from deskside.text.chat_options import ChatOptions, read_budget, read_options
 from deskside.text.messages import PART_BREAK, Message, Role
@@ -43,11 +43,11 @@ class CountFields(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
 
     model: str = Field(max_length=512)
-    messages: list[dict[str, Any]] = Field(min_length=1, max_length=MOST_MESSAGES)
-    system: str | list[dict[str, Any]] | None = None
+    messages: Objects = Field(min_length=1, max_length=MOST_MESSAGES)
+    system: str | Objects | None = None
     thinking: dict[str, Any] | None = None
     output_config: dict[str, Any] | None = None
-    tools: list[dict[str, Any]] | None = None
+    tools: Objects | None = None
     tool_choice: dict[str, Any] | None = None
 
     def check_fields(self) -> None:

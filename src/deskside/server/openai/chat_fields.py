@@ -10,7 +10,7 @@ from deskside.errors import InputError
 from deskside.server import faults
 from deskside.server.conversation import Conversation
 from deskside.server.faults import Fault
-from deskside.server.openai.fields import SamplingFields
+from deskside.server.openai.fields import Objects, SamplingFields
 from deskside.text.chat_options import read_budget, read_options
 from deskside.text.messages import read_messages
 from deskside.text.response_format import read_format
@@ -24,14 +24,14 @@ MOST_MESSAGES = 10_000
 class ChatFields(SamplingFields):
     """A request to answer a conversation."""
 
-    messages: list[dict[str, Any]] = Field(min_length=1, max_length=MOST_MESSAGES)
+    messages: Objects = Field(min_length=1, max_length=MOST_MESSAGES)
     max_completion_tokens: int | None = Field(None, ge=1)
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=core.MOST_LOGPROBS)
     reasoning_effort: str | None = Field(None, max_length=100)
     thinking: dict[str, Any] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
-    tools: list[dict[str, Any]] | None = None
+    tools: Objects | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     thinking_budget: int | None = Field(None, ge=1, lt=2**31)

@@ -8,17 +8,36 @@ import logging
 from collections.abc import Mapping
 from typing import Annotated, Any, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
+from pydantic_core import PydanticCustomError
 
 from deskside.core import SamplingParams
 from deskside.errors import InputError
 from deskside.server import faults
 
-__all__ = ["MOST_CHOICES", "CompletionFields", "SamplingFields", "StreamOptions", "TokenIds"]
+__all__ = [
+    "MOST_CHOICES",
+    "CompletionFields",
+    "Objects",
+    "SamplingFields",
+    "StreamOptions",
+    "TokenIds",
+]
 
 MOST_CHOICES = 128
 MOST_STOPS = 64
 LONGEST_STOP = 4096
+MOST_ID = 2**31
+PIECE = 65_536
+"""Token ids that are checked at a time."""
 
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "allowed_token_ids": (None,),
@@ -59,7 +78,30 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
 
 log = logging.getLogger("deskside.requests")
 
-TokenIds: TypeAlias = list[Annotated[int, Field(ge=0, lt=2**31)]]
+
+def _in_pieces(value: object, check: ValidatorFunctionWrapHandler) -> Any:
+    """Check token ids many at a time: one check of a million of them stops all threads."""
+    if not isinstance(value, list):
+        return check(value)
+    for start in range(0, len(value), PIECE):
+        piece = value[start : start + PIECE]
+        if set(map(type, piece)) == {int} and min(piece) >= 0 and max(piece) < MOST_ID:
+            continue
+        place, wrong = next((n, one) for n, one in enumerate(piece, start) if not _is_id(one))
+        told = "element {place} must be a token id, got {wrong}"
+        raise PydanticCustomError("token_id", told, {"place": place, "wrong": f"{wrong!r:.40}"})
+    return value
+
+
+def _is_id(value: object) -> bool:
+    return type(value) is int and 0 <= value < MOST_ID
+
+
+Objects: TypeAlias = Annotated[list[dict[str, Any]], Field(fail_fast=True)]
+"""Objects that are read elsewhere. Of lists the first wrong element is told, not a million."""
+TokenIds: TypeAlias = Annotated[
+    list[Annotated[int, Field(ge=0, lt=MOST_ID)]], WrapValidator(_in_pieces)
+]
 Stop: TypeAlias = Annotated[str, Field(min_length=1, max_length=LONGEST_STOP)]
 
 
@@ -196,10 +238,29 @@ class SamplingFields(BaseModel):
         return tuple(found.items())
 
 
+def _kind(prompt: object) -> str:
+    """Tell by its first element what a prompt is: trying all kinds on a long one takes a second."""
+    if isinstance(prompt, str):
+        return "text"
+    first = prompt[0] if isinstance(prompt, list) and prompt else None
+    if isinstance(first, str):
+        return "texts"
+    return "lists" if isinstance(first, list) else "ids"
+
+
+Prompt: TypeAlias = Annotated[
+    Annotated[str, Tag("text")]
+    | Annotated[list[str], Field(fail_fast=True), Tag("texts")]
+    | Annotated[TokenIds, Tag("ids")]
+    | Annotated[list[TokenIds], Field(fail_fast=True), Tag("lists")],
+    Discriminator(_kind),
+]
+
+
 class CompletionFields(SamplingFields):
     """A request to continue raw text or token ids."""
 
-    prompt: str | list[str] | TokenIds | list[TokenIds]
+    prompt: Prompt
     """A text, several texts, token ids, or several lists of token ids."""
     echo: bool | None = None
     logprobs: int | None = Field(None, ge=0, le=20)

@@ -5,8 +5,8 @@ in the log, but what would change the answer and is not served is refused.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -14,13 +14,14 @@ from deskside.errors import InputError
 from deskside.server import faults
 from deskside.server.conversation import Conversation
 from deskside.server.faults import Fault
-from deskside.server.openai.fields import SamplingFields
-from deskside.server.responses.items import CUSTOM_INPUT, read_input
+from deskside.server.openai.fields import Objects, SamplingFields
+from deskside.server.responses.items import read_input
+from deskside.server.responses.offer import chosen, offered_tools
 from deskside.text import utf8
 from deskside.text.chat_options import ChatOptions, read_options
 from deskside.text.messages import Message, Role
 from deskside.text.response_format import read_format
-from deskside.text.tools import Tool, offered, read_tools
+from deskside.text.tools import Tool, offered
 
 __all__ = ["ResponsesFields"]
 
@@ -35,11 +36,6 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
 """Fields that are not served, with the values that ask for nothing."""
 STORED = ("conversation", "previous_response_id", "prompt")
 """Fields that name what a service keeps."""
-CUSTOM_SCHEMA = {
-    "type": "object",
-    "properties": {CUSTOM_INPUT: {"type": "string"}},
-    "required": [CUSTOM_INPUT],
-}
 
 log = logging.getLogger("deskside.requests")
 
@@ -50,14 +46,14 @@ class ResponsesFields(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
 
     model: str | None = Field(None, max_length=512)
-    input: str | list[dict[str, Any]] = Field(max_length=1 << 26)
+    input: str | Objects = Field(max_length=1 << 26)
     instructions: str | None = None
-    tools: list[dict[str, Any]] | None = None
+    tools: Objects | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     reasoning: dict[str, Any] | None = None
     text: dict[str, Any] | None = None
-    include: list[str] | None = None
+    include: Annotated[list[str], Field(fail_fast=True)] | None = None
     max_output_tokens: int | None = Field(None, ge=1)
     temperature: float | None = Field(None, ge=0, le=100)
     top_p: float | None = Field(None, gt=0, le=1)
@@ -81,13 +77,6 @@ class ResponsesFields(BaseModel):
             log.info("fields that are not looked at: %s", repr(sorted(extra))[:200])
 
     @property
-    def custom(self) -> frozenset[str]:
-        """Names of the tools whose calls are texts."""
-        return frozenset(
-            str(item.get("name")) for item in self.tools or () if item.get("type") == "custom"
-        )
-
-    @property
     def wants_sealed(self) -> bool:
         """Whether thoughts come in the form that clients only send back."""
         return "reasoning.encrypted_content" in (self.include or ())
@@ -101,7 +90,7 @@ class ResponsesFields(BaseModel):
         sampling = SamplingFields.model_validate(
             {"temperature": self.temperature, "top_p": self.top_p}
         )
-        offer = offered(_tools(self.tools or ()), self.tool_choice)
+        offer = offered(offered_tools(self.tools or ()), chosen(self.tool_choice))
         head: tuple[Message, ...] = ()
         if self.instructions:
             utf8.to_bytes(self.instructions, "instructions")
@@ -128,19 +117,3 @@ class ResponsesFields(BaseModel):
         except InputError as error:
             raise InputError(f"reasoning.effort: {error}") from error
         return ChatOptions(found.thinking, found.effort, tools=tools)
-
-
-def _tools(items: Sequence[Mapping[str, Any]]) -> tuple[Tool, ...]:
-    """Read the tools that can be offered; those that the other service would run are left out."""
-    found = []
-    for item in items:
-        kind = item.get("type")
-        if kind not in ("function", "custom"):
-            log.info("a tool that is not offered: %s", repr(kind)[:100])
-            continue
-        names = ("name", "description", "parameters")
-        function = {name: item[name] for name in names if item.get(name) is not None}
-        if kind == "custom":
-            function["parameters"] = CUSTOM_SCHEMA
-        found.append({"function": function})
-    return read_tools(found)

@@ -17,7 +17,7 @@ from deskside.text import utf8
 from deskside.text.messages import PART_BREAK, Message, Role
 from deskside.text.tools import ToolCall, read_calls
 
-__all__ = ["CUSTOM_INPUT", "read_input", "sealed"]
+__all__ = ["CUSTOM_INPUT", "full_name", "read_input", "sealed"]
 
 Item = Mapping[str, Any]
 
@@ -74,6 +74,12 @@ def read_input(items: str | Sequence[Item]) -> tuple[Message, ...]:
     return (*found, turn.message()) if turn is not None else tuple(found)
 
 
+def full_name(space: object, name: object) -> object:
+    """Return the name by which the model knows a function of a namespace, or of none."""
+    both = isinstance(space, str) and isinstance(name, str) and space
+    return f"{space}.{name}" if both else name
+
+
 def sealed(thought: str) -> str:
     """Return a thought for clients that keep what they cannot read, and send it back."""
     return base64.b64encode(thought.encode()).decode()
@@ -109,7 +115,8 @@ def _call(kind: str, item: Item, where: str) -> ToolCall:
     if kind == "custom_tool_call":
         said = _text(item.get("input"), f"{where}.input")
         arguments = json.dumps({CUSTOM_INPUT: said}, ensure_ascii=False)
-    function = {"name": item.get("name"), "arguments": arguments}
+    name = full_name(item.get("namespace"), item.get("name"))
+    function = {"name": name, "arguments": arguments}
     return read_calls([{"id": item.get("call_id"), "function": function}], where)[0]
 
 

@@ -12,6 +12,7 @@ from deskside.server.conversation import begin
 from deskside.server.faults import Fault
 from deskside.server.openai.answer import Answer
 from deskside.server.responses.fields import ResponsesFields
+from deskside.server.responses.offer import call_names
 from deskside.server.responses.writer import Event, ItemWriter
 from deskside.server.service import Service, new_id, now
 from deskside.server.stream import named_event, stream, unless_gone
@@ -107,7 +108,9 @@ async def respond(service: Service, request: HttpRequest, fields: ResponsesField
     talk, prompt = await begin(service, fields)
     name = new_id("resp", "_")
     answer = talk.submit(service, request, name, prompt, "input")
-    writer = ItemWriter(fields.custom, fields.wants_sealed)
+    tools = fields.tools or ()
+    names, custom = call_names(tools, "function"), call_names(tools, "custom")
+    writer = ItemWriter(names, custom, fields.wants_sealed)
     work = _Work(service, fields, name, now(), answer, writer)
     if fields.stream:
         return stream(_events(work), service.options, service.engine.probe)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from deskside.server.responses.items import CUSTOM_INPUT, sealed
+from deskside.server.responses.offer import CallName
 from deskside.server.service import new_call_id, new_id
 from deskside.text.answer import Part
 from deskside.text.reasoning import Channel
@@ -25,9 +26,12 @@ KINDS = {Channel.REASONING: "reasoning_text", Channel.CONTENT: "output_text"}
 
 @dataclass(slots=True)
 class ItemWriter:
-    """The items of one answer, as they grow. `custom` names tools whose calls are texts."""
+    """The items of one answer, as they grow."""
 
-    custom: frozenset[str] = frozenset()
+    functions: Mapping[str, CallName] = field(default_factory=dict)
+    """How the client knows its functions, by the names that the model knows."""
+    custom: Mapping[str, CallName] = field(default_factory=dict)
+    """The same of tools whose calls are texts."""
     seals: bool = False
     items: list[dict[str, Any]] = field(default_factory=list)
     _open: Channel | None = None
@@ -83,13 +87,14 @@ class ItemWriter:
 
     def _call(self, call: ToolCall) -> list[Event]:
         item = {"id": new_id("fc", "_"), "type": "function_call", "call_id": new_call_id()}
-        return self._whole({**item, "name": call.name}, "arguments", call.arguments)
+        item |= _named(*self.functions.get(call.name, (None, call.name)))
+        return self._whole(item, "arguments", call.arguments)
 
     def _custom(self, call: ToolCall) -> list[Event]:
         said = json.loads(call.arguments).get(CUSTOM_INPUT, "")
         item = {"id": new_id("ctc", "_"), "type": "custom_tool_call", "call_id": new_call_id()}
         text = said if isinstance(said, str) else json.dumps(said, ensure_ascii=False)
-        return self._whole({**item, "name": call.name}, "input", text)
+        return self._whole(item | _named(*self.custom[call.name]), "input", text)
 
     def _whole(self, item: dict[str, Any], name: str, value: str) -> list[Event]:
         """Add an item whose one text comes at once."""
@@ -118,6 +123,10 @@ class ItemWriter:
     def _inside(self, name: str, **body: Any) -> Event:
         place = {"item_id": self.items[-1]["id"], "output_index": len(self.items) - 1}
         return {"type": name, **place, "content_index": 0, **body}
+
+
+def _named(space: str | None, name: str) -> dict[str, str]:
+    return {"name": name} if space is None else {"namespace": space, "name": name}
 
 
 def _part(kind: str, text: str) -> dict[str, Any]:
