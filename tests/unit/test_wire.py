@@ -33,7 +33,8 @@ PARAMS = SamplingParams(
 
 
 @pytest.mark.parametrize(
-    "command", [Submit(key="k", request=Request((1, 2), PARAMS, 3)), Abort(keys=["k"]), Stop()]
+    "command",
+    [Submit(keys=["k", "l"], request=Request((1, 2), PARAMS, 3)), Abort(keys=["k"]), Stop()],
 )
 def test_commands_come_out_as_they_went_in(command: Command) -> None:
     assert COMMAND.validate_json(command.model_dump_json()) == command
@@ -62,7 +63,7 @@ def test_an_order_carries_every_option() -> None:
 @pytest.mark.parametrize(
     "message",
     [
-        {"kind": "submit", "key": "k"},
+        {"kind": "submit", "keys": ["k"]},
         {"kind": "unheard-of"},
         {"kind": "stop", "more": 1},
         {"kind": "abort", "keys": "k"},
@@ -75,7 +76,7 @@ def test_what_is_no_command_is_refused(message: object) -> None:
 
 
 def test_a_request_is_checked_again_where_it_arrives() -> None:
-    sent = json.loads(Submit(key="k", request=Request((1,), PARAMS)).model_dump_json())
+    sent = json.loads(Submit(keys=["k"], request=Request((1,), PARAMS)).model_dump_json())
     sent["request"]["params"]["temperature"] = -1
     with pytest.raises(InputError, match="temperature"):
         COMMAND.validate_json(json.dumps(sent))

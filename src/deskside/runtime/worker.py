@@ -12,7 +12,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from deskside.config.engine import EngineOptions
@@ -68,7 +68,7 @@ class Leader:
     wire: WorkerEnd
     _keys: dict[SequenceId, str] = field(default_factory=dict)
     _sequences: dict[str, SequenceId] = field(default_factory=dict)
-    _preparing: dict[str, tuple[Submit, "Future[Guide]"]] = field(default_factory=dict)
+    _preparing: dict[str, tuple[Request, "Future[Guide]"]] = field(default_factory=dict)
     """Requests whose grammar is compiled, by key."""
     _threads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
     _stopping: bool = False
@@ -99,13 +99,9 @@ class Leader:
 
     def _obey(self, command: Command) -> None:
         match command:
-            case Submit() if command.request.params.constraint is not None:
-                begun = self._threads.submit(
-                    self.runtime.guides.begin, command.request.params.constraint
-                )
-                self._preparing[command.key] = command, begun
-            case Submit():
-                self._submit(command)
+            case Submit(keys=keys, request=request):
+                for place, key in enumerate(keys):
+                    self._take(key, replace(request, choice=request.choice + place))
             case Abort():
                 for key in command.keys:
                     self._abort(key)
@@ -114,31 +110,39 @@ class Leader:
             case Stop():
                 self._stopping = True
 
-    def _submit(self, command: Submit) -> None:
+    def _take(self, key: str, request: Request) -> None:
+        """Queue a sequence, or have its grammar compiled first."""
+        if request.params.constraint is None:
+            self._submit(key, request)
+        else:
+            begun = self._threads.submit(self.runtime.guides.begin, request.params.constraint)
+            self._preparing[key] = request, begun
+
+    def _submit(self, key: str, request: Request) -> None:
         try:
             self.runtime.probe.at(Site.SUBMIT)
-            sequence, seed = self.runtime.scheduler.submit(command.request)
+            sequence, seed = self.runtime.scheduler.submit(request)
         except (MemoryError, RuntimeError) as error:
             told = f"{type(error).__name__}: {error}"
-            self.wire.send(Refused(key=command.key, code="engine_fault", message=told))
+            self.wire.send(Refused(key=key, code="engine_fault", message=told))
             return
         except InputError as error:
             long = isinstance(error, ContextLengthError)
             code = "context_length_exceeded" if long else "invalid_request"
-            self.wire.send(Refused(key=command.key, code=code, message=str(error)))
+            self.wire.send(Refused(key=key, code=code, message=str(error)))
             return
-        self._keys[sequence] = command.key
-        self._sequences[command.key] = sequence
-        self.wire.send(Accepted(key=command.key, seed=seed))
+        self._keys[sequence] = key
+        self._sequences[key] = sequence
+        self.wire.send(Accepted(key=key, seed=seed))
 
     def _submit_prepared(self) -> None:
         """Queue what waited for its grammar; no step waits for one."""
         ready = [key for key, (_, begun) in self._preparing.items() if begun.done()]
         for key in ready:
-            command, begun = self._preparing.pop(key)
+            request, begun = self._preparing.pop(key)
             fault = begun.exception()
             if fault is None:
-                self._submit(command)
+                self._submit(key, request)
             else:
                 told = f"response_format: {fault}"
                 self.wire.send(Refused(key=key, code="invalid_request", message=told))

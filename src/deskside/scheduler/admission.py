@@ -6,6 +6,8 @@ A request sets aside the pages of its prompt and its whole output; pages are tak
 count is kept, so a running request never waits for room and is never preempted.
 """
 
+from collections.abc import Sequence
+
 from deskside.core import Request
 from deskside.errors import ContextLengthError, InputError
 from deskside.layout.kv import PAGE, pages_for
@@ -57,16 +59,6 @@ class Admissions:
         params = request.params
         if not request.prompt:
             raise InputError("the prompt is empty: need at least 1 token")
-        biased = (token for token, _ in params.logit_bias)
-        forced = () if params.thought is None else params.thought.close
-        for token in (*request.prompt, *params.stop_token_ids, *biased, *forced):
-            if not 0 <= token < self._vocab:
-                raise InputError(f"token id {token} is not in the vocabulary of {self._vocab}")
-        if self._greedy_only and params.temperature > 0:
-            raise InputError(
-                f"--width-rule argmax would bias sampled output: need temperature 0, have "
-                f"{params.temperature}; use stop or expect, or force it with biased-argmax"
-            )
         need = f"need {len(request.prompt)} + {params.max_tokens} = {request.limit} tokens"
         if pages_for(request.limit) > self._pages:
             raise ContextLengthError(
@@ -78,6 +70,21 @@ class Admissions:
                 f"prompt and output are too long: {need}, the model reads {self._positions}; "
                 "lower --max-tokens or shorten the prompt"
             )
+        biased = [token for token, _ in params.logit_bias]
+        forced = () if params.thought is None else params.thought.close
+        for tokens in (request.prompt, params.stop_token_ids, biased, forced):
+            self._check_tokens(tokens)
+        if self._greedy_only and params.temperature > 0:
+            raise InputError(
+                f"--width-rule argmax would bias sampled output: need temperature 0, have "
+                f"{params.temperature}; use stop or expect, or force it with biased-argmax"
+            )
+
+    def _check_tokens(self, tokens: Sequence[int]) -> None:
+        if not tokens or (min(tokens) >= 0 and max(tokens) < self._vocab):
+            return
+        wrong = next(token for token in tokens if not 0 <= token < self._vocab)
+        raise InputError(f"token id {wrong} is not in the vocabulary of {self._vocab}")
 
     def take(self, request: Request) -> int | None:
         """Set aside pages and a place; None when the request has to wait."""

@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Protocol
 
 from deskside.core import Request
@@ -156,7 +157,7 @@ class RemoteEngine:
 
         Args:
             name: of the request.
-            requests: one for each sequence.
+            requests: one for each sequence; those behind a first choice differ in theirs alone.
             param: the field of the request that prompts come from.
 
         Raises:
@@ -164,18 +165,20 @@ class RemoteEngine:
         """
         self.require_ready()
         assert self._admissions is not None
-        for request in requests:
-            try:
-                self._admissions.check(request)
-            except InputError as error:
-                raise faults.of_input(error, param) from error
+        firsts = [place for place, request in enumerate(requests) if request.choice == 0]
+        try:
+            for place in firsts:
+                self._admissions.check(requests[place])
+        except InputError as error:
+            raise faults.of_input(error, param) from error
         self.require_room(len(requests))
         ticket = self.tickets.issue(name, len(requests))
         with ExitStack() as undo:
             undo.callback(ticket.close)  # none of them may run for nobody
-            for place, key in self.tickets.enter(ticket):
+            for _ in self.tickets.enter(ticket):
                 self.probe.at(Site.QUEUE)
-                self._send(Submit(key=key, request=requests[place]))
+            for place, end in pairwise([*firsts, len(requests)]):
+                self._send(Submit(keys=list(ticket.keys[place:end]), request=requests[place]))
             undo.pop_all()
         return ticket
 

@@ -51,10 +51,13 @@ class Order(_Message):
 
 
 class Submit(_Message):
-    """Queue one sequence; `key` names it in everything that follows."""
+    """Queue sequences of one prompt: it is sent once, however many continuations are wanted.
+
+    `keys` name them in everything that follows; their choices count up from the request's.
+    """
 
     kind: Literal["submit"] = "submit"
-    key: str
+    keys: list[str]
     request: Request
 
 
