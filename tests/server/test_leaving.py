@@ -4,6 +4,7 @@ The engine is made slow at one pass of one site, so that the client leaves in a 
 """
 
 import itertools
+import statistics
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,6 +22,9 @@ CHUNKS = 5
 NUMBERS = itertools.count()
 FREE = ("free_pages", "free_slots")
 TIMES = 20
+MOST_STEPS = 3
+ENDED = " POST /v1/completions "
+"""Stands in the log once for each request, when the engine has been told of its end."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,8 @@ def prompt() -> list[int]:
     return [Act.SLOW, 0, 300 + number % 1000, 300 + number // 1000, *[300] * (CHUNK * CHUNKS - 4)]
 
 
-def leave(server: Server, phase: Phase, *, stream: bool, how: str) -> None:
+def leave(server: Server, phase: Phase, *, stream: bool, how: str) -> int:
+    """Leave in a phase; return how many steps ended after the engine had been told."""
     free = server.wait_idle()
     arm(server, f"{phase.site.value}:slow:{phase.passed}")
     injected = server.log.read_text().count("injected at site")
@@ -68,15 +73,20 @@ def leave(server: Server, phase: Phase, *, stream: bool, how: str) -> None:
     while server.log.read_text().count("injected at site") == injected:
         assert time.monotonic() < end, "it came nowhere near"
         time.sleep(0.005)
-    at = server.state()["step"]
+    over = server.log.read_text().count(ENDED)
     drop(wire, how)
+    while server.log.read_text().count(ENDED) == over:
+        assert time.monotonic() < end, "nobody noticed that it left"
+        time.sleep(0.001)
+    at = server.state()["step"]
     left = server.wait_idle()
     assert [left[one] for one in FREE] == [free[one] for one in FREE]
-    # The slow step itself, and one that may have begun before the word came through.
-    assert left["step"] - at <= 2
+    # The step that ran, the one that lets go of it, and on a busy machine one in between.
+    assert left["step"] - at <= MOST_STEPS
+    return int(left["step"] - at)
 
 
-def leave_the_queue(server: Server, *, stream: bool, how: str) -> None:
+def leave_the_queue(server: Server, *, stream: bool, how: str) -> int:
     free = server.wait_idle()
     blocker = request(server.port, {"prompt": [Act.LOOP, 0, 100], "max_tokens": 4000})
     server.wait(lambda state: state["running"] == 1)
@@ -88,6 +98,7 @@ def leave_the_queue(server: Server, *, stream: bool, how: str) -> None:
     drop(blocker, "close")
     left = server.wait_idle()
     assert [left[one] for one in FREE] == [free[one] for one in FREE]
+    return 0
 
 
 def arm(server: Server, *faults: str) -> None:
@@ -110,11 +121,10 @@ def cases() -> list[Any]:
     return found
 
 
-def once(server: Server, phase: str, *, stream: bool, how: str) -> None:
+def once(server: Server, phase: str, *, stream: bool, how: str) -> int:
     if phase == "queued":
-        leave_the_queue(server, stream=stream, how=how)
-    else:
-        leave(server, PHASES[phase], stream=stream, how=how)
+        return leave_the_queue(server, stream=stream, how=how)
+    return leave(server, PHASES[phase], stream=stream, how=how)
 
 
 @pytest.mark.parametrize(("phase", "stream", "how"), cases())
@@ -127,14 +137,16 @@ def test_who_leaves_holds_nothing(server: Server, phase: str, stream: bool, how:
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_twenty_times_in_all_ways(server: Server) -> None:
-    done = 0
-    for phase in ("queued", *PHASES):
-        for stream in (True, False):
-            for how in WAYS:
-                for _ in range(TIMES):
-                    once(server, phase, stream=stream, how=how)
-                    done += 1
-    assert done == 840
+    found = [
+        once(server, phase, stream=stream, how=how)
+        for phase in ("queued", *PHASES)
+        for stream in (True, False)
+        for how in WAYS
+        for _ in range(TIMES)
+    ]
+    assert len(found) == 840
+    print({steps: found.count(steps) for steps in set(found)})
+    assert statistics.median(found) <= 2, "the step that ran, and the one that lets go"
 
 
 def test_the_slow_step_is_long_enough_to_leave_in() -> None:
