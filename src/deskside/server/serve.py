@@ -38,7 +38,7 @@ from deskside.server.service import Service, now
 from deskside.server.status import StatusLines
 from deskside.text.chat import ChatEncoder
 from deskside.text.guide import Guides
-from deskside.text.kept import KeptIds
+from deskside.text.kept import MOST_IDS, KeptIds
 from deskside.text.tokenizer import Tokenizer
 
 __all__ = ["READY", "serve"]
@@ -84,11 +84,16 @@ def serve(model: str, engine: EngineOptions, options: ServerOptions, module: str
         log.info("listening on http://%s:%d", shown, port)
         with launch(model, engine, module) as worker:
             rules = Rules.of(options.host, key, options.allowed_hosts, options.cors_origins)
-            kept = None if engine.prefix_cache == "off" else KeptIds(tokenizer)
+            kept = None if engine.prefix_cache == "off" else KeptIds(tokenizer, _most_kept(engine))
             run = _Run(folder.name, tokenizer, chat, options, rules, engine.test_faults, kept)
             # This loop costs a request two fifths less time of a core than Python's own.
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 return runner.run(run.serve(worker, listener))
+
+
+def _most_kept(engine: EngineOptions) -> int:
+    """Return how many ids of answers are worth keeping: of many more no pages can be left."""
+    return min(MOST_IDS, 4 * engine.kv_tokens) if engine.kv_tokens != "auto" else MOST_IDS
 
 
 def _chat(folder: Path, tokenizer: Tokenizer) -> ChatEncoder | CheckpointError:

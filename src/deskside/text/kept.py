@@ -16,10 +16,12 @@ from deskside.text import utf8
 from deskside.text.tokenizer import Tokenizer
 from deskside.text.tools import DSML, ToolCall, written_calls
 
-__all__ = ["START", "KeptIds", "behind"]
+__all__ = ["MOST_IDS", "OVERHEAD", "START", "KeptIds", "behind"]
 
 MOST_IDS = 2**20
 """Ids that are kept in all."""
+OVERHEAD = 64
+"""Ids that a stretch counts for besides its own: what it costs however short it is."""
 
 START = b""
 """The digest of nothing."""
@@ -47,7 +49,7 @@ class KeptIds:
 
     @property
     def count(self) -> int:
-        """Ids that are kept."""
+        """Ids that are kept, each stretch with its overhead."""
         return self._count
 
     def find(self, key: bytes) -> tuple[int, ...] | None:
@@ -97,10 +99,11 @@ class KeptIds:
             return None
         key = behind(trail, text if written is None else written, control=False)
         with self._lock:
-            self._count += len(stretch) - len(self._found.pop(key, ()))
+            before = self._found.pop(key, None)
+            self._count += _weight(stretch) - (0 if before is None else _weight(before))
             self._found[key] = array("I", stretch)  # a tenth of what a tuple of numbers takes
             while self._count > self._most:
-                self._count -= len(self._found.popitem(last=False)[1])
+                self._count -= _weight(self._found.popitem(last=False)[1])
         return key
 
 
@@ -116,3 +119,7 @@ def _written(ends: Sequence[str | None], calls: Sequence[ToolCall]) -> dict[int,
     if len(places) != len(texts) - 1 or places != list(range(places[0], places[-1] + 1)):
         return {}
     return dict(zip(places, texts[1:], strict=True))
+
+
+def _weight(stretch: Sequence[int]) -> int:
+    return OVERHEAD + len(stretch)
