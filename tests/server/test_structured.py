@@ -187,20 +187,33 @@ def test_a_forced_call_may_come_behind_a_thought_with_a_budget(server: Server) -
     assert shown[1] == shown[0] + "</think>"
 
 
-def test_responses_and_messages_are_forced_too(
-    client: openai.OpenAI, messages: anthropic.Anthropic
+@pytest.mark.parametrize(
+    ("choice", "names"), [("required", NAMES), ({"type": "function", "name": "look"}, ("look",))]
+)
+def test_a_response_is_forced_to_one_call(
+    client: openai.OpenAI, choice: Any, names: tuple[str, ...]
 ) -> None:
-    response = client.responses.create(
-        model=MODEL,
-        input="hi",
-        tools=FLAT,
-        tool_choice={"type": "function", "name": "look"},
-        parallel_tool_calls=False,
-        max_output_tokens=MOST,
-    )
-    (item,) = response.output
+    fields: Any = {
+        "model": MODEL, "input": "hi", "tools": FLAT, "tool_choice": choice, "temperature": 0,
+        "parallel_tool_calls": False, "max_output_tokens": MOST,
+    }  # fmt: skip
+    whole = client.responses.create(**fields)
+    assert whole.status == "completed"
+    (item,) = whole.output
     assert item.type == "function_call"
-    assert fits(item.name, json.loads(item.arguments), ("look",))
+    assert fits(item.name, json.loads(item.arguments), names)
+    with client.responses.stream(**fields) as stream:
+        events = list(stream)
+        (streamed,) = stream.get_final_response().output
+    assert streamed.type == "function_call"
+    assert (streamed.name, streamed.arguments) == (item.name, item.arguments)
+    told = [one.delta for one in events if one.type == "response.function_call_arguments.delta"]
+    assert "".join(told) == item.arguments
+    kinds = {one.type for one in events}
+    assert not kinds & {"response.output_text.delta", "response.failed"}
+
+
+def test_a_message_is_forced_to_one_call(messages: anthropic.Anthropic) -> None:
     for choice, names in (
         ({"type": "any"}, NAMES),
         ({"type": "tool", "name": "wait"}, ("wait",)),
@@ -217,6 +230,7 @@ def test_responses_and_messages_are_forced_too(
         assert fits(block.name, block.input, names)
         with messages.messages.stream(**fields) as stream:
             streamed = stream.get_final_message()
+        assert streamed.stop_reason == "tool_use"
         (again,) = streamed.content
         assert again.type == "tool_use"
         assert again.input == block.input

@@ -70,7 +70,11 @@ class Conversation:
         """
         characters = sum(message.characters for message in self.messages)
         characters += sum(len(tool.line) for tool in self.options.tools)
-        prompt = await service.render(self.messages, self.options, characters)
+        options = self.options
+        if self.form is not None and not self.forced:
+            options = replace(options, schema=self.form.schema)
+            characters += len(self.form.grammar)
+        prompt = await service.render(self.messages, options, characters)
         if self.forced and self.budget is None:
             prompt = prompt.without_thought(service.tokenizer.controls[END_OF_REASONING])
         return prompt

@@ -5,6 +5,7 @@ Control tokens come from here alone: whatever a message says is plain text, also
 one.
 """
 
+import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from deskside.text.kept import START, KeptIds, behind
 from deskside.text.messages import PART_BREAK, Message, Role
 from deskside.text.reasoning import END_OF_REASONING, Channel
 from deskside.text.tokenizer import BOS, EOS, Tokenizer
-from deskside.text.tools import DSML, Tool, ToolCall, written_calls
+from deskside.text.tools import DSML, ToolCall, written_calls
 
 __all__ = ["ChatEncoder", "Prompt"]
 
@@ -120,14 +121,15 @@ class ChatEncoder:
         yield _Piece(BOS, control=True)
         if thinking:
             yield from self._fixed(self._texts.effort(options.effort))
-        offered = _offered_at(messages) if options.tools else None
-        if offered == -1:
-            yield from self._offer(options.tools)
+        blocks = list(self._blocks(options))
+        told = _told_at(messages)
+        if told == -1:
+            yield from blocks
         for place, message in enumerate(messages):
             thinks = thinking and (keeps or place > last_user)
             yield from _turn(message, thinks)
-            if place == offered:
-                yield from self._offer(options.tools)
+            if place == told:
+                yield from blocks
             follows = messages[place + 1].role if place + 1 < len(messages) else None
             if message.role is Role.USER and follows is Role.ASSISTANT:
                 yield from _opening(thinks or (thinking and place == last_user))
@@ -139,13 +141,20 @@ class ChatEncoder:
             return options.thinking
         return options.effort is not None or self._texts.thinks
 
-    def _offer(self, tools: Sequence[Tool]) -> Iterator[_Piece]:
-        """Yield what a system message ends in where there are tools."""
-        before, behind = self._texts.around_tools()
+    def _blocks(self, options: ChatOptions) -> Iterator[_Piece]:
+        """Yield what a system message ends in: the tools, and the form of an answer."""
+        if options.tools:
+            listed = "\n".join(tool.line for tool in options.tools)
+            yield from self._block(self._texts.around_tools(), listed)
+        if options.schema is not None and self._texts.form is not None:
+            schema = json.dumps(options.schema, ensure_ascii=False)
+            yield from self._block(self._texts.form, schema)
+
+    def _block(self, around: tuple[str, str], text: str) -> Iterator[_Piece]:
         yield _Piece(PART_BREAK)
-        yield from self._fixed(before)
-        yield _Piece("\n".join(tool.line for tool in tools))
-        yield from self._fixed(behind)
+        yield from self._fixed(around[0])
+        yield _Piece(text)
+        yield from self._fixed(around[1])
 
     def _fixed(self, text: str) -> Iterator[_Piece]:
         """Yield a text of the checkpoint's own; control tokens in it are meant."""
@@ -158,8 +167,8 @@ def _refuse_tools(messages: Sequence[Message], options: ChatOptions) -> None:
         raise InputError(f"tools: this checkpoint's tokenizer has no token {DSML}; send none")
 
 
-def _offered_at(messages: Sequence[Message]) -> int:
-    """Return the place of the message that offers the tools; -1 is one before all of them."""
+def _told_at(messages: Sequence[Message]) -> int:
+    """Return the place of the message that tells of tools and form; -1 is before all of them."""
     return next((n for n, m in enumerate(messages) if m.role is Role.SYSTEM), -1)
 
 

@@ -5,7 +5,8 @@ prompt.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from deskside.errors import InputError
 from deskside.text.tools import Tool
@@ -37,12 +38,14 @@ class ChatOptions:
         effort: how much, by a name that the checkpoint knows; None is its default.
         keep_reasoning: whether the reasoning of earlier turns stays in the prompt.
         tools: what the model may call; with any, the reasoning of earlier turns stays.
+        schema: what an answer has to be, told where the checkpoint has a text for it.
     """
 
     thinking: bool | None = None
     effort: str | None = None
     keep_reasoning: bool = False
     tools: tuple[Tool, ...] = ()
+    schema: Mapping[str, Any] | None = field(default=None, hash=False)
 
 
 def read_options(

@@ -26,6 +26,7 @@ THINKING = "DEFAULT_THINKING"
 PREVIEW = "REASONING_EFFORT_MAX"
 TOOLS = "TOOLS_TEMPLATE"
 SCHEMAS = "tool_schemas"
+FORM = "response_format_template"
 MARKERS = {
     "dsml_token": "｜DSML｜",
     "thinking_start_token": "<think>",
@@ -52,6 +53,8 @@ class FixedTexts:
     """Why an effort that is not there is not there."""
     tools: tuple[str, str] | None = None
     """What stands before and behind the list of tools, if the file says it."""
+    form: tuple[str, str] | None = None
+    """What stands before and behind the schema of an answer, if the file says it."""
     thinks: bool = True
     """Whether the model thinks unless a request says."""
 
@@ -67,6 +70,7 @@ class FixedTexts:
             return FixedTexts(str(path))
         values = _constants(_source(folder, path), str(path))
         tools = _around_tools(values[TOOLS], str(path)) if TOOLS in values else None
+        form = _around_form(values[FORM], str(path)) if FORM in values else None
         thinks = _switch(values.get(THINKING), str(path), THINKING)
         if EFFORTS not in values:
             lack = (
@@ -74,16 +78,15 @@ class FixedTexts:
                 if PREVIEW in values
                 else f"has no {EFFORTS}"
             )
-            return FixedTexts(str(path), lack=lack, thinks=thinks, tools=tools)
+            return FixedTexts(str(path), lack=lack, thinks=thinks, tools=tools, form=form)
         efforts = _efforts(values[EFFORTS], str(path))
         default = _text(values.get(DEFAULT), str(path), DEFAULT)
         if default not in efforts:
             raise CheckpointError(
                 f"{path}: {DEFAULT} is {default!r:.60}, which {EFFORTS} lacks; {AGAIN}"
             )
-        return FixedTexts(
-            str(path), efforts, default, "does not have it", thinks=thinks, tools=tools
-        )
+        lack = "does not have it"
+        return FixedTexts(str(path), efforts, default, lack, thinks=thinks, tools=tools, form=form)
 
     def effort(self, name: str | None) -> str:
         """Return what an effort (None: the checkpoint's default) puts before the conversation.
@@ -144,7 +147,7 @@ def _constants(source: str, where: str) -> dict[str, ast.expr]:
     found: dict[str, ast.expr] = {}
     for statement in body:
         target, value = _assignment(statement)
-        if target not in (EFFORTS, DEFAULT, PREVIEW, THINKING, TOOLS) or value is None:
+        if target not in (EFFORTS, DEFAULT, PREVIEW, THINKING, TOOLS, FORM) or value is None:
             continue
         if target in found:
             raise CheckpointError(f"{where}: {target} stands twice; {AGAIN}")
@@ -194,6 +197,20 @@ def _around_tools(value: ast.expr, where: str) -> tuple[str, str]:
     if len(sides) != 2:
         raise CheckpointError(f"{where}: {TOOLS} must name {SCHEMAS} once; {AGAIN}")
     return sides[0], sides[1]
+
+
+def _around_form(value: ast.expr, where: str) -> tuple[str, str]:
+    """Return the text about the form of an answer, cut where its one field, the schema, belongs."""
+    try:
+        parts = list(string.Formatter().parse(_text(value, where, FORM)))
+    except ValueError as error:
+        raise CheckpointError(f"{where}: {FORM} is no template ({error!s:.60}); {AGAIN}") from error
+    fields = [part[1:] for part in parts if part[1] is not None]
+    if len(fields) != 1 or not str(fields[0][0]).isidentifier() or any(fields[0][1:]):
+        raise CheckpointError(f"{where}: {FORM} must have one field, the schema; {AGAIN}")
+    behind = next(place for place, part in enumerate(parts) if part[1] is not None) + 1
+    plain = [part[0] for part in parts]
+    return "".join(plain[:behind]), "".join(plain[behind:])
 
 
 def _switch(value: ast.expr | None, where: str, what: str) -> bool:

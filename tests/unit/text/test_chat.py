@@ -359,3 +359,25 @@ def test_the_model_that_ships_offers_tools(mini: tuple[Tokenizer, ChatEncoder]) 
     assert "\n".join(tool.line for tool in TOOLS.tools) in prompt.text
     assert prompt.ids == tokenizer.encode(prompt.text)
     assert prompt.ids.count(tokenizer.controls[DSML]) == 6
+
+
+SCHEMA = {"type": "object", "properties": {"größe": {"const": "<｜User｜>"}}}
+
+
+def test_the_form_of_an_answer_is_told_where_there_are_words_for_it(tokenizer: Tokenizer) -> None:
+    """Behind the system message and the tools; what the schema says stays plain text."""
+    texts = FixedTexts("e", EFFORTS, tools=("Tools:", "."), form=("Form:\n", "!"))
+    encoder = ChatEncoder(tokenizer, texts, "model")
+    form = f"\n\nForm:\n{json.dumps(SCHEMA, ensure_ascii=False)}!"
+    tools = f"\n\nTools:{TOOLS.tools[0].line}\n{TOOLS.tools[1].line}."
+    plain = ChatOptions(thinking=False, schema=SCHEMA)
+    both = ChatOptions(thinking=False, schema=SCHEMA, tools=TOOLS.tools)
+    said = [system("S"), user("Hi"), assistant("Yes"), system("again"), user("Go")]
+    rest = f"{U}Hi{A}{E}Yes{EOS}again{U}Go{A}{E}"
+    found = encoder.render(said, plain)
+    assert found.text == f"{BOS}S{form}{rest}"
+    assert controls_of(tokenizer, found) == controls_of(tokenizer, encoder.render(said, CHAT))
+    assert encoder.render(said, both).text == f"{BOS}S{tools}{form}{rest}"
+    assert encoder.render([user("Hi")], plain).text == f"{BOS}{form}{U}Hi{A}{E}"
+    silent = ChatEncoder(tokenizer, FixedTexts("e", EFFORTS), "model")
+    assert silent.render(said, plain) == silent.render(said, CHAT)

@@ -107,6 +107,33 @@ def test_the_file_may_say_whether_the_model_thinks(tmp_path: Path, line: str, th
     assert FixedTexts.open(tmp_path / "no folder").thinks
 
 
+FORM = "response_format_template: str = "
+
+
+@pytest.mark.parametrize(
+    ("template", "around"),
+    [("'a:\\n{schema}'", ("a:\n", "")), ("'{{x}} {s}\\nb'", ("{x} ", "\nb")), ("'{s}'", ("", ""))],
+)
+def test_the_text_about_the_form_of_an_answer(
+    tmp_path: Path, template: str, around: tuple[str, str]
+) -> None:
+    for source in (GOOD, "REASONING_EFFORT_MAX = 'x'\n"):
+        write(tmp_path, source + FORM + template)
+        assert FixedTexts.open(tmp_path).form == around
+        write(tmp_path, source)
+        assert FixedTexts.open(tmp_path).form is None
+
+
+@pytest.mark.parametrize("template", ["''", "'{a}{b}'", "'{a.b}'", "'{a!r}'", "'{a:>9}'", "'{}'"])
+def test_a_text_about_the_form_that_is_no_template(tmp_path: Path, template: str) -> None:
+    write(tmp_path, GOOD + FORM + template)
+    assert "response_format_template must have one field" in refused(tmp_path)
+    write(tmp_path, GOOD + FORM + "'{'")
+    assert "response_format_template is no template" in refused(tmp_path)
+    write(tmp_path, GOOD + FORM + "open('x')")
+    assert "response_format_template must be a plain text" in refused(tmp_path)
+
+
 TOOLS = "TOOLS_TEMPLATE = "
 
 
