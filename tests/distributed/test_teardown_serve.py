@@ -135,7 +135,8 @@ def test_the_end_of_one_is_the_end_of_the_service(
         assert time.monotonic() - struck < GONE_AFTER + (RANK_TIMEOUT if number is STOP else 0)
         if code == 4:
             (line,) = [one for one in service.said.splitlines() if "deskside: error" in one]
-            assert "rank 1" in line or who == "leader", line
+            assert {"follower": "rank 1", "leader": "rank 0"}[who] in line, line
+            assert "last seen: " in line
             assert phase != "reduction" or "in exchange" in line
         with socket.socket() as again:
             again.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

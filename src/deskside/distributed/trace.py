@@ -49,9 +49,19 @@ class Trace:
 
     def read(self, rank: int) -> str:
         """Return a rank's last operation in words."""
-        _, _, calls, length = HEADER.unpack_from(self._room, rank * SLOT)
-        start = rank * SLOT + HEADER.size
-        words = self._room[start : start + min(length, SLOT - HEADER.size)].decode(errors="replace")
-        if not words:
-            return "starting"
-        return f"{words}, in exchange {calls}" if calls else words
+        return _words(self._room[rank * SLOT : (rank + 1) * SLOT])
+
+    @staticmethod
+    def left(path: Path, rank: int) -> str:
+        """Return the words of a rank whose group is over, from the file that it left."""
+        whole = path.read_bytes()
+        return _words(whole[rank * SLOT : (rank + 1) * SLOT])
+
+
+def _words(slot: bytes) -> str:
+    _, _, calls, length = HEADER.unpack_from(slot)
+    start = HEADER.size
+    words = slot[start : start + min(length, SLOT - start)].decode(errors="replace")
+    if not words:
+        return "starting"
+    return f"{words}, in exchange {calls}" if calls else words

@@ -26,6 +26,7 @@ log = logging.getLogger("deskside.launch")
 PREFIX = "deskside-run-"
 OWNER = "owner"
 PROCESSES = "processes"
+TRACE = "trace"
 EVERY = 0.02
 MOST_PATH = 107
 """Characters of a socket's path that Linux takes."""
@@ -111,19 +112,32 @@ class RunFolder:
         Waits for so long until what it had noted is gone too; what still lives keeps its folder, as
         proof.
         """
-        parent = Path(tempfile.gettempdir()) if parent is None else parent
         end = time.monotonic() + seconds
-        for path in parent.glob(f"{PREFIX}*"):
-            folder = RunFolder(path)
+        for folder in RunFolder.of(owner, parent):
             process = folder.owner()
-            if process is None or process.number != owner or process.lives():
+            if process is None or process.lives():
                 continue
             while alive := any(one.lives() for one in folder.processes()):
                 if time.monotonic() > end:
                     break
                 time.sleep(EVERY)
             if not alive:
-                shutil.rmtree(path, ignore_errors=True)
+                shutil.rmtree(folder.path, ignore_errors=True)
+
+    @staticmethod
+    def of(owner: int, parent: Path | None = None) -> "Iterator[RunFolder]":
+        """Yield the folders that a process has made, by what they say."""
+        parent = Path(tempfile.gettempdir()) if parent is None else parent
+        for path in parent.glob(f"{PREFIX}*"):
+            folder = RunFolder(path)
+            process = folder.owner()
+            if process is not None and process.number == owner:
+                yield folder
+
+    @property
+    def trace(self) -> Path:
+        """Where several ranks note what they do."""
+        return self.path / TRACE
 
     def note(self, process: int) -> None:
         """Write down a process of this run, as the proof that it is ours."""

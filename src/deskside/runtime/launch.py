@@ -9,6 +9,7 @@ import contextlib
 import logging
 import os
 import signal
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deskside.config.engine import EngineOptions
+from deskside.distributed.trace import Trace
 from deskside.machine.files import ROOT, text
 from deskside.runtime.folder import RunFolder
 from deskside.wire.messages import Order
@@ -61,6 +63,18 @@ class Worker:
         if status is None:
             return "still runs"
         return f"got {signal.Signals(-status).name}" if status < 0 else f"exited with {status}"
+
+    def name(self) -> str:
+        """Name the process, as a rank where it leads several."""
+        process = f"process {self.pid}"
+        return f"rank 0 ({process})" if self.last_words() else process
+
+    def last_words(self) -> str:
+        """Say what a leader of several ranks did last, unless it has cleared up; else nothing."""
+        for folder in RunFolder.of(self.pid):
+            with contextlib.suppress(OSError, struct.error):
+                return f"; last seen: {Trace.left(folder.trace, 0)}"
+        return ""
 
     def end(self) -> None:
         """End the child for good: it may leave by itself first."""

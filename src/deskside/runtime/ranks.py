@@ -165,14 +165,14 @@ class Ensemble:
 def _by_ourselves(options: EngineOptions) -> Ensemble:
     with ExitStack() as held:
         folder = held.enter_context(RunFolder.create())
-        path = folder.path / "trace"
-        trace = Trace(path, options.tp)
+        trace = Trace(folder.trace, options.tp)
         trace.enter(LEADER, "meeting")
         meeting, port = Meeting.lead(options.tp, options.rendezvous_timeout)
         seconds = options.rendezvous_timeout
         memory = Room.create(options.tp)
         held.callback(os.close, memory)
-        followers = Followers.start(orders(options.tp, meeting.host, port, seconds, path, memory))
+        told = orders(options.tp, meeting.host, port, seconds, folder.trace, memory)
+        followers = Followers.start(told)
         for process in followers.pids:
             folder.note(process)
         ensemble = Ensemble(ALONE, meeting, followers, trace, options.rank_timeout)

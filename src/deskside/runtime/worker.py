@@ -225,7 +225,7 @@ def _progress(wire: WorkerEnd) -> Listener:
         now = time.monotonic()
         if now - last >= PROGRESS_EVERY or done == total:
             last = now
-            wire.send(Progress(phase="weights", done=done, total=total))
+            wire.send(Progress(phase="weights", done=done, total=total, loads=tuple(loads)))
 
     return report
 

@@ -7,13 +7,13 @@ neither HTTP nor text.
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Protocol
 
-from deskside.core import Request
+from deskside.core import RankLoad, Request
 from deskside.errors import InputError
 from deskside.injection import SERVER_SITES, Injection, Probe, Site
 from deskside.report.ranks import ranks_table
@@ -74,6 +74,8 @@ class RemoteEngine:
     listener: Listener
     probe: Probe = field(default_factory=Probe)
     load_timeout: float = 3600.0
+    loading: Callable[[Sequence[RankLoad]], None] = lambda _loads: None
+    """Hears how far the load of every rank is."""
     phase: Phase = Phase.LOADING
     facts: Ready | None = None
     gauges: Gauges = field(default_factory=Gauges)
@@ -221,20 +223,23 @@ class RemoteEngine:
                 self.worker.kill()
             silent = time.monotonic() - self._heard
             if self.facts is not None and silent > self.watchdog:
-                self._die(f"no word for {silent:.0f} s (--watchdog) {self.doing()}")
+                who = self.worker.name()
+                self._die(f"no word of {who} for {silent:.0f} s (--watchdog) {self.doing()}")
                 self.worker.kill()
         await asyncio.sleep(LAST_WORDS)
         self._take_all()
-        self._die(f"process {self.worker.pid} {self.worker.ending()} {self.doing()}")
+        self._die(f"{self.worker.name()} {self.worker.ending()} {self.doing()}")
         self.ended.set()
 
     def doing(self) -> str:
         """Say what the worker was last known to do."""
         if self.facts is None:
-            return f"while loading ({self.progress.phase}, {self.percent} %)"
-        if self.gauges.running or self.gauges.waiting:
-            return f"after step {self.gauges.step} with {self.gauges.running} running"
-        return f"while idle after step {self.gauges.step}"
+            doing = f"while loading ({self.progress.phase}, {self.percent} %)"
+        elif self.gauges.running or self.gauges.waiting:
+            doing = f"after step {self.gauges.step} with {self.gauges.running} running"
+        else:
+            doing = f"while idle after step {self.gauges.step}"
+        return f"{doing}{self.worker.last_words()}"
 
     def _take_all(self) -> None:
         for event in self._wire.receive():
@@ -245,6 +250,8 @@ class RemoteEngine:
         match event:
             case Progress():
                 self.progress = event
+                if event.loads:
+                    self.loading(event.loads)
             case Ready():
                 self._become_ready(event)
             case Accepted():

@@ -9,6 +9,7 @@ import contextlib
 import logging
 import signal
 import socket
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from deskside.config.server import ServerOptions
 from deskside.errors import CapacityError, CheckpointError, DesksideError, InputError, LostRankError
 from deskside.injection import Probe, injections
 from deskside.layout.folder import resolve
+from deskside.report.loading import Loading
 from deskside.report.version import describe
 from deskside.runtime.launch import WORKER, Worker, launch
 from deskside.server import faults
@@ -147,6 +149,7 @@ class _Run:
         """Answer requests until a signal or the engine's end."""
         metrics = Metrics(self._name)
         probe = Probe(injections(self.test_faults))
+        loading = Loading(sys.stderr)
         engine = RemoteEngine(
             worker,
             self.options.max_queue,
@@ -154,6 +157,7 @@ class _Run:
             metrics,
             probe,
             self.options.load_timeout,
+            loading,
         )
         server = self._server(self._service(engine, metrics))
         self._catch_signals()
@@ -163,7 +167,7 @@ class _Run:
                 server.serve(sockets=[listener]),
                 engine.listen(),
                 engine.watch(),
-                self._announce(engine),
+                self._announce(engine, loading),
                 StatusLines(engine, self.options.status_every).run(),
             )
         ]
@@ -222,8 +226,9 @@ class _Run:
         self._signal = self._signal or number
         self._told.set()
 
-    async def _announce(self, engine: RemoteEngine) -> None:
-        await engine.ready.wait()
+    async def _announce(self, engine: RemoteEngine, loading: Loading) -> None:
+        with loading:
+            await engine.ready.wait()
         print(READY, flush=True)  # noqa: T201
         _notify("READY=1")
 

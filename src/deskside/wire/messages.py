@@ -9,7 +9,7 @@ from typing import Annotated, Literal, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from deskside.config.engine import EngineOptions
-from deskside.core import Emission, RankReport, Request
+from deskside.core import Emission, RankLoad, RankReport, Request
 from deskside.injection import Injection
 
 __all__ = [
@@ -101,6 +101,8 @@ class Progress(_Message):
     phase: str
     done: int = 0
     total: int = 0
+    loads: tuple[RankLoad, ...] = ()
+    """How far every rank is, while weights are read."""
 
 
 class Ready(_Message):
