@@ -1,6 +1,6 @@
 """Starts, many times: the first request that is let in is served, and a killed parent leaves none.
 
-The fast suite has one or two rounds; the slow one a hundred starts, and two hundred kills at any time.
+The fast suite has one or two rounds; the slow one a hundred starts and two hundred kills.
 """
 
 import random
