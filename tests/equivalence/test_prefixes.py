@@ -213,3 +213,23 @@ def test_a_prompt_that_is_asked_about_is_computed_whole(pair: tuple[LLM, LLM]) -
     asked = alone(warm, prompt, sampling)
     assert asked.cached_tokens == 0
     assert asked.prompt_logprobs == alone(cold, prompt, sampling).prompt_logprobs
+
+
+def test_who_would_fit_by_shared_pages_waits_and_is_not_refused(drafting: Path) -> None:
+    """Each request sets its own pages aside, shared ones too: two of four where six are."""
+    shared = drawn(2 * PAGE, seed=95)
+    prompts = [shared + drawn(PAGE - 10, seed) for seed in (96, 97)]
+    sampling = greedy(PAGE + 10)
+    with two(drafting, kv_tokens=6 * PAGE, max_running=2) as (warm, cold):
+        scheduler, engine = warm._runtime.scheduler, warm._runtime.engine
+        alone(warm, [*shared, 5], greedy(1))
+        sequences = [scheduler.submit(Request(tuple(one), sampling))[0] for one in prompts]
+        scheduler.learn(engine.step(scheduler.plan_step()))
+        assert (scheduler.running, scheduler.waiting) == (1, 1)
+        assert engine.free[0] >= 2, "the other would find room"
+        warm._leave(sequences)
+        found = warm.generate(prompts, sampling)
+        assert [told(one) for one in found] == [
+            told(one) for one in cold.generate(prompts, sampling)
+        ]
+        assert all(one.cached_tokens == 2 * PAGE for one in found)
