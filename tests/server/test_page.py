@@ -187,6 +187,40 @@ def test_stop_edit_again_and_reload(page: Page, server: Server) -> None:
 
 
 @needs_browser
+def test_the_rate_is_live(page: Page) -> None:
+    page.say("slowly " + "on " * 600)
+    page.wait(lambda: "tok/s" in page.text("#status"))
+    assert page.one("#talk").get_attribute("aria-busy") == "true", "while the answer comes"
+    assert "% of drafts accepted" in page.text("#status")
+    first = page.text("#status")
+    page.wait(lambda: page.text("#status") != first)
+    page.one("#stop").click()
+    page.done()
+    page.check()
+
+
+@needs_browser
+@pytest.mark.parametrize("by", ["clipboard", "selection"])
+def test_a_message_is_copied(page: Page, by: str) -> None:
+    """Also where the page comes by plain HTTP from another machine, which has no clipboard."""
+    if by == "selection":
+        hidden = "Object.defineProperty(navigator, 'clipboard', {value: undefined})"
+        page.browser.execute_script(hidden)
+    page.browser.execute_cdp_cmd(
+        "Browser.grantPermissions", {"permissions": ["clipboardSanitizedWrite"]}
+    )
+    said = f"{by}:\n**so**\n```\n{CODE}\n```"
+    page.say(said)
+    page.done()
+    page.one("article.assistant .tools button:nth-child(1)").click()
+    page.wait(lambda: page.text("#status") == "copied")
+    page.one("#text").send_keys(Keys.CONTROL, "v")
+    assert page.one("#text").get_attribute("value") == said
+    assert page.one("#text").get_attribute("value") != page.text("article.assistant .body")
+    page.check()
+
+
+@needs_browser
 def test_escape_stops(page: Page) -> None:
     page.think("enabled")
     page.say("slowly " + "on " * 600)

@@ -79,12 +79,26 @@ function show() {
 }
 
 async function copy(place) {
+  const words = said[place].content;
   try {
-    await navigator.clipboard.writeText(said[place].content);
+    await navigator.clipboard.writeText(words);
     status.textContent = "copied";
   } catch {
-    status.textContent = "this browser does not let a page copy";
+    status.textContent = copied(words) ? "copied" : "this browser does not let a page copy";
   }
+}
+
+/** Copy in the old way: browsers have no clipboard for pages that come unencrypted from another machine. */
+function copied(words) {
+  const from = document.createElement("textarea"), before = document.activeElement;
+  from.value = words;
+  from.className = "hidden";
+  document.body.append(from);
+  from.select();
+  const done = document.execCommand("copy");
+  from.remove();
+  before?.focus();
+  return done;
 }
 
 function edit(place) {
