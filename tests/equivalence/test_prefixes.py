@@ -57,11 +57,18 @@ def pair(request: pytest.FixtureRequest, drafting: Path) -> Iterator[tuple[LLM, 
         yield models
 
 
-def run_lengths(warm: LLM, cold: LLM, lengths: Sequence[int], vocab: int = 500) -> None:
+def run_lengths(
+    warm: LLM,
+    cold: LLM,
+    lengths: Sequence[int],
+    vocab: int = 500,
+    base: Sequence[int] | None = None,
+) -> None:
     """Let prompts share these many tokens with one that was answered before."""
-    base = drawn(PAGES * PAGE + 60, seed=1, vocab=vocab)
-    alone(warm, base)
-    prompts = [base[:shared] + drawn(9, seed=shared + 2, vocab=vocab) for shared in lengths]
+    if base is None:
+        base = drawn(PAGES * PAGE + 60, seed=1, vocab=vocab)
+        alone(warm, base)
+    prompts = [[*base[:shared], *drawn(9, seed=shared + 2, vocab=vocab)] for shared in lengths]
     for shared, prompt in zip(lengths, prompts, strict=True):
         alone(warm, prompt)  # leaves a snapshot where it leaves the first one
         again = alone(warm, prompt)
@@ -79,6 +86,26 @@ def test_shared_lengths_around_page_borders(pair: tuple[LLM, LLM]) -> None:
 @pytest.mark.timeout(3600)
 def test_every_shared_length(pair: tuple[LLM, LLM]) -> None:
     run_lengths(*pair, EVERY)
+
+
+def run_answer(drafting: Path, numerics: str, lengths: Sequence[int]) -> None:
+    """Share prompts that end within an answer: its rows were generated."""
+    with two(drafting, numerics=numerics) as (warm, cold):
+        prompt = drawn(60, seed=30)
+        answer = alone(warm, prompt, greedy(PAGES * PAGE)).token_ids
+        run_lengths(warm, cold, lengths, base=[*prompt, *answer])
+
+
+@pytest.mark.parametrize("numerics", ["fast", "exact"])
+def test_shared_lengths_within_an_answer(drafting: Path, numerics: str) -> None:
+    run_answer(drafting, numerics, [n for n in NEAR if n % PAGE in (0, 1, PAGE - 1)])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("numerics", ["fast", "exact"])
+def test_every_shared_length_within_an_answer(drafting: Path, numerics: str) -> None:
+    run_answer(drafting, numerics, EVERY)
 
 
 @pytest.mark.parametrize("speculation", ["off", 5])
