@@ -1,9 +1,10 @@
 """Time a token of one rank beside one of several at equal threads in all, and count exchanges.
 
 One process holds one rank, another the leader of several; they continue the same prompt in turn,
-and the verdict is the median of the turns' ratios. Beside it: calls and bytes of a token, and what
-a load takes from the disk once the checkpoint was dropped from the system's cache. Writes a JSON
-file with machine and date.
+and the verdict is the median of the turns' ratios. Beside it: the ratio of both lower quartiles,
+which other work on the machine reaches less; calls and bytes of a token; and what a load takes from
+the disk once the checkpoint was dropped from the system's cache. Writes a JSON file with machine
+and date.
 
     python -m benchmarks.ranks
 """
@@ -153,6 +154,10 @@ def rounds(count: int, several: int, threads: int, speculation: str) -> dict[str
         pairs = [(one.ask(), other.ask()) for _ in range(1 + count)][1:]
     assert all(a["tokens"] == b["tokens"] for a, b in pairs), "the bits of one rank"
     ratios = [b["token_s"] / a["token_s"] for a, b in pairs]
+    quiet = [
+        statistics.quantiles(turn["token_s"] for turn in turns)[0]
+        for turns in zip(*pairs, strict=True)
+    ]
     last = pairs[-1][1]
     return {
         "speculation": speculation,
@@ -161,6 +166,7 @@ def rounds(count: int, several: int, threads: int, speculation: str) -> dict[str
         "one_s": [a["token_s"] for a, _ in pairs],
         "several_s": [b["token_s"] for _, b in pairs],
         "ratio": {"median": statistics.median(ratios), "least": min(ratios), "most": max(ratios)},
+        "ratio_of_lower_quartiles": quiet[1] / quiet[0],
         "calls_a_token": last["calls_a_token"],
         "bytes_a_token": last["bytes_a_token"],
     }

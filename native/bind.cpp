@@ -246,19 +246,39 @@ struct Seat {
     int rank;
 };
 
+// How many records of `numbers` numbers each a list holds.
+int records(const std::vector<std::size_t>& list, std::size_t numbers) {
+    const std::size_t count = list.size() / numbers;
+    if (count > exchange::kMostParts)
+        throw std::invalid_argument("too many parts for one exchange");
+    return static_cast<int>(count);
+}
+
+exchange::Part part(const std::size_t* numbers) {
+    return {at<const unsigned char>(numbers[0]), numbers[1], numbers[2]};
+}
+
 // `parts` holds three numbers each: an address, bytes, and where in the place they go.
 bool exchange_parts(const Seat& seat, std::uint64_t turn, const std::vector<std::size_t>& parts,
                     bool writes, int first, int last, double spin_seconds, double seconds) {
-    constexpr std::size_t kMost = 8;
-    exchange::Part listed[kMost];
-    const std::size_t count = parts.size() / 3;
-    if (count > kMost) throw std::invalid_argument("too many parts for one exchange");
-    for (std::size_t i = 0; i < count; ++i)
-        listed[i] = {at<const unsigned char>(parts[3 * i]), parts[3 * i + 1], parts[3 * i + 2]};
-    return exchange::pass(seat.room,
-                          {seat.rank, static_cast<std::uint32_t>(turn), writes, first, last, listed,
-                           static_cast<int>(count)},
-                          spin_seconds, seconds);
+    exchange::Part listed[exchange::kMostParts];
+    const int count = records(parts, 3);
+    for (int i = 0; i < count; ++i) listed[i] = part(&parts[3 * i]);
+    return exchange::pass(
+        seat.room,
+        {seat.rank, static_cast<std::uint32_t>(turn), writes, first, last, listed, count},
+        spin_seconds, seconds);
+}
+
+// `terms` holds five numbers each: those of a part, an address for the sum, bytes of a number.
+bool total_parts(const Seat& seat, std::uint64_t turn, const std::vector<std::size_t>& terms,
+                 double spin_seconds, double seconds) {
+    exchange::Term listed[exchange::kMostParts];
+    const int count = records(terms, 5);
+    for (int i = 0; i < count; ++i)
+        listed[i] = {part(&terms[5 * i]), at<unsigned char>(terms[5 * i + 3]), terms[5 * i + 4]};
+    return exchange::total(seat.room, seat.rank, static_cast<std::uint32_t>(turn), listed, count,
+                           spin_seconds, seconds);
 }
 
 void bind_exchange(nb::module_& module) {
@@ -269,7 +289,9 @@ void bind_exchange(nb::module_& module) {
                  new (seat) Seat{{at<unsigned char>(memory), line, place, ranks}, rank};
              })
         .def("exchange", exchange_parts, nb::call_guard<nb::gil_scoped_release>(),
-             "Pass parts to other ranks and wait for theirs; false when the seconds are over.");
+             "Pass parts to other ranks and wait for theirs; false when the seconds are over.")
+        .def("total", total_parts, nb::call_guard<nb::gil_scoped_release>(),
+             "Add parts of all ranks, in their order; false when the seconds are over.");
 }
 
 // Lets an exception reach Python as one of the package's own errors.

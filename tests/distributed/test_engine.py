@@ -15,6 +15,7 @@ from deskside.engine.engine import Engine
 from deskside.engine.follower import Follower
 from deskside.engine.verify import judge
 from deskside.errors import LostRankError, NanLogitsError, RankDisagreementError
+from deskside.layout.folder import resolve
 from deskside.llm import LLM, Result
 from deskside.speculate.proposal import Proposer
 from deskside.text.grammar import regex_grammar
@@ -87,6 +88,37 @@ def test_the_text_of_several_ranks(folder: Path, case: str) -> None:
         expected = texts(alone)
     for ranks in (2, 4):
         assert led(folder, options(ranks, **CASES[case]), texts) == expected
+
+
+def with_numbers(llm: LLM) -> list[object]:
+    """Return continuations, greedy and drawn, with the log probabilities of each place's best."""
+    found: list[object] = []
+    for heat in (0.0, 0.9):
+        sampling = SamplingParams(
+            temperature=heat, seed=7, max_tokens=24, ignore_eos=True, logprobs=5
+        )
+        results = llm.generate(["def fibonacci(n):", "import os\n"], sampling)
+        found += [(result.token_ids, result.logprobs) for result in results]
+    return found
+
+
+@pytest.mark.parametrize("speculation", ["off", 3])
+def test_the_built_in_model_of_several_ranks(speculation: object) -> None:
+    case: dict[str, object] = {"speculation": speculation, "fallback": False}
+    folder = resolve("deskside-mini")
+    with LLM.open(str(folder), options(1, **case)) as alone:
+        expected = with_numbers(alone)
+    for ranks in (2, 4):
+        assert led(folder, options(ranks, **case), with_numbers) == expected
+
+
+def test_the_built_in_model_of_several_processes() -> None:
+    """The same over the memory that processes share."""
+    case: dict[str, object] = {"speculation": 3, "fallback": False}
+    with LLM.open("deskside-mini", options(1, **case)) as alone:
+        expected = with_numbers(alone)
+    with LLM.open("deskside-mini", options(2, **case)) as several:
+        assert with_numbers(several) == expected
 
 
 @pytest.mark.parametrize("drafted", [False, True])

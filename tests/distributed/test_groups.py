@@ -21,7 +21,8 @@ from deskside.distributed.room import LINE, PLACE, Room
 from deskside.distributed.shared import SharedGroup
 from deskside.distributed.trace import Trace
 from deskside.errors import LostRankError
-from deskside.kernels.exchange import exchange
+from deskside.kernels.exchange import take_seat
+from deskside.ops.tiles import pairwise_sum
 
 RANKS = 3
 SECONDS = 20.0
@@ -34,7 +35,7 @@ Make = Callable[[int], Group]
 def over_memory(seconds: float = SECONDS) -> Iterator[Make]:
     descriptor = Room.create(RANKS)
     try:
-        yield lambda rank: SharedGroup(Room.open(descriptor, RANKS), rank, exchange, seconds)
+        yield lambda rank: SharedGroup(Room.open(descriptor, RANKS), rank, take_seat, seconds)
     finally:
         os.close(descriptor)
 
@@ -124,6 +125,43 @@ def test_several_parts_go_in_one_exchange(make: Make) -> None:
     together(make, body)
 
 
+def terms(rank: int, count: int, turn: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Numbers whose sum depends on the order, and integers that may overflow."""
+    draw = torch.Generator().manual_seed(1000 * turn + rank)
+    floats = torch.randn(count, generator=draw) * 10.0 ** torch.randint(
+        -6, 6, (count,), generator=draw
+    )
+    return torch.randint(-(2**63), 2**63 - 1, (count,), generator=draw), floats
+
+
+def added_in_order(group: Group) -> None:
+    group.settle(SECONDS, spin=True)
+    for turn, count in enumerate([1, 7, 384, PLACE // 8, PLACE // 8 + 13, 3]):
+        calls = group.traffic.calls
+        found = group.total(*terms(group.rank, count, turn))
+        assert group.traffic.calls == calls + 1
+        parts = zip(*[terms(rank, count, turn) for rank in range(group.ranks)], strict=True)
+        for one, column in zip(found, parts, strict=True):
+            assert one.equal(pairwise_sum(list(column)))
+
+
+def test_sums_have_the_bits_of_the_fixed_tree(make: Make) -> None:
+    together(make, added_in_order)
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_as_many_ranks_as_share_a_model_add_alike(ranks: int) -> None:
+    descriptor = Room.create(ranks)
+    with ThreadPoolExecutor(ranks) as pool:
+        groups = [
+            SharedGroup(Room.open(descriptor, ranks), rank, take_seat, SECONDS)
+            for rank in range(ranks)
+        ]
+        os.close(descriptor)
+        for done in [pool.submit(added_in_order, group) for group in groups]:
+            done.result(timeout=60)
+
+
 def test_traffic_is_counted(make: Make) -> None:
     def body(group: Group) -> tuple[int, int]:
         calls, nbytes = group.traffic.calls, group.traffic.nbytes
@@ -174,7 +212,7 @@ def test_a_rank_that_does_not_answer_is_lost(transport: str) -> None:
 def test_a_leader_that_tells_waits_for_nobody_without_an_end() -> None:
     """A place is written again only when all have begun the exchange after it."""
     descriptor = Room.create(2)
-    group = SharedGroup(Room.open(descriptor, 2), LEADER, exchange, 0.3)
+    group = SharedGroup(Room.open(descriptor, 2), LEADER, take_seat, 0.3)
     os.close(descriptor)
     group.tell(b"one")
     with pytest.raises(LostRankError):
@@ -190,7 +228,7 @@ def test_the_leader_looks_after_its_ranks_while_it_waits() -> None:
             raise LostRankError("rank 1 got SIGKILL")
 
     descriptor = Room.create(2)
-    group = SharedGroup(Room.open(descriptor, 2), LEADER, exchange, 60.0, None, lost)
+    group = SharedGroup(Room.open(descriptor, 2), LEADER, take_seat, 60.0, None, lost)
     os.close(descriptor)
     with pytest.raises(LostRankError, match="got SIGKILL"):
         group.gather(torch.zeros(4))
@@ -209,7 +247,7 @@ def test_who_is_behind_is_known_when_the_time_is_over() -> None:
     for turn in (0, 2**31, 2**32 - 1):
         seen.clear()
         descriptor = Room.create(3)
-        group = SharedGroup(Room.open(descriptor, 3), LEADER, exchange, 0.2, None, lost)
+        group = SharedGroup(Room.open(descriptor, 3), LEADER, take_seat, 0.2, None, lost)
         group._turn = turn
         other = Room.open(descriptor, 3)
         os.close(descriptor)
@@ -224,7 +262,7 @@ def test_who_is_behind_is_known_when_the_time_is_over() -> None:
 
 
 def _echo(descriptor: int, pipe: Connection) -> None:
-    group = SharedGroup(Room.open(descriptor, 2), 1, exchange, SECONDS)
+    group = SharedGroup(Room.open(descriptor, 2), 1, take_seat, SECONDS)
     group.settle(SECONDS, spin=True)
     while (record := group.tell(None)) != b"leave":
         group.gather(torch.frombuffer(bytearray(record), dtype=torch.uint8))
@@ -240,7 +278,7 @@ def test_two_processes_share_memory() -> None:
     child = context.Process(target=_echo, args=(descriptor, theirs), daemon=True)
     child.start()
     try:
-        group = SharedGroup(Room.open(descriptor, 2), LEADER, exchange, SECONDS)
+        group = SharedGroup(Room.open(descriptor, 2), LEADER, take_seat, SECONDS)
         group.settle(SECONDS, spin=True)
         for turn in range(500):
             record = bytes([turn % 256]) * (1 + turn)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from deskside.distributed.group import LEADER, Traffic
 from deskside.errors import LostRankError
+from deskside.ops.tiles import pairwise_sum
 
 R = TypeVar("R")
 PATIENCE = 60.0
@@ -49,6 +50,9 @@ class ThreadGroup:
             assert {(p.shape, p.dtype) for p in column} == {(part.shape, part.dtype)}
         self._wait()
         return found
+
+    def total(self, *parts: Tensor) -> Sequence[Tensor]:
+        return [pairwise_sum(list(found)) for found in self.gather(*parts)]
 
     def collect(self, part: Tensor) -> Sequence[Tensor]:
         (found,) = self.gather(part)

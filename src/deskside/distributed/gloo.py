@@ -25,6 +25,7 @@ from torch.distributed import (  # type: ignore[attr-defined]
 
 from deskside.distributed.group import LEADER, Traffic
 from deskside.errors import LostRankError
+from deskside.ops.tiles import pairwise_sum
 
 __all__ = ["GlooGroup", "Meeting"]
 
@@ -144,6 +145,10 @@ class GlooGroup:
             [pieces[i].clone().view(part.dtype).view(part.shape) for pieces in found]
             for i, part in enumerate(parts)
         ]
+
+    def total(self, *parts: Tensor) -> Sequence[Tensor]:
+        """Add parts of all ranks along the fixed tree."""
+        return [pairwise_sum(list(found)) for found in self.gather(*parts)]
 
     def collect(self, part: Tensor) -> Sequence[Tensor]:
         """Return the parts of all ranks to the leader, and nothing to others."""

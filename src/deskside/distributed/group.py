@@ -1,8 +1,8 @@
 """What ranks that are one model say to each other: parts of sums, and the leader's word.
 
 Owns the protocol and the count of what goes over it. Every rank makes the same calls in the same
-order with tensors of the same shapes, and nothing is ever added here: callers add parts in the
-order of ranks, so that no transport can change a bit.
+order with tensors of the same shapes. What is added is added along one tree, in the order of ranks,
+so that no transport can change a bit.
 """
 
 from collections.abc import Sequence
@@ -72,6 +72,19 @@ class Group(Protocol):
         """
         ...
 
+    def total(self, *parts: Tensor) -> Sequence[Tensor]:
+        """Exchange parts, in one message; return each one's sum over all ranks.
+
+        Neighbours are added first, with the bits of `ops.tiles.pairwise_sum`.
+
+        Args:
+            parts: contiguous float32 or int64, of the same shapes and types on every rank.
+
+        Raises:
+            LostRankError: as `gather`.
+        """
+        ...
+
     def collect(self, part: Tensor) -> Sequence[Tensor]:
         """Return the parts of all ranks to the leader, and nothing to others; as `gather`."""
         ...
@@ -113,6 +126,10 @@ class Alone:
     def gather(self, *parts: Tensor) -> Sequence[Sequence[Tensor]]:
         """Return the one rank's parts."""
         return [(part,) for part in parts]
+
+    def total(self, *parts: Tensor) -> Sequence[Tensor]:
+        """Return the one rank's parts."""
+        return parts
 
     def collect(self, part: Tensor) -> Sequence[Tensor]:
         """Return the one part."""

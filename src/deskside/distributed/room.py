@@ -14,7 +14,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-__all__ = ["LINE", "PLACE", "Exchange", "Layout", "Room", "TakeSeat"]
+__all__ = ["LINE", "PLACE", "Layout", "Room", "Seat", "TakeSeat", "padded"]
 
 LINE = 64
 """Bytes between words, so that no two share a cache line; parts in a place begin at such bounds."""
@@ -26,10 +26,15 @@ REMEMBERED = 256
 """Layouts that are kept with their tensors."""
 
 
-class Exchange(Protocol):
-    """Writes a rank's parts into the room and waits for others', in one call."""
+class Seat(Protocol):
+    """How one rank exchanges in a room, each time in one call.
 
-    def __call__(
+    Every method takes part in exchange number `turn`, from 1 on, waits at most `seconds`, the first
+    `spin` of them without giving up the core, and returns False when they are over: the same call
+    goes on waiting.
+    """
+
+    def exchange(
         self,
         turn: int,
         parts: list[int],
@@ -40,19 +45,28 @@ class Exchange(Protocol):
         seconds: float,
         /,
     ) -> bool:
-        """Take part in exchange number `turn`.
+        """Write parts and wait for others'.
 
         Args:
-            turn: the number of the exchange, from 1 on.
+            turn: as above.
             parts: address, bytes, and where in the place, of every part.
             writes: whether this rank's parts are wanted.
             first: the first rank whose parts are waited for.
             last: the one behind the last.
-            spin: seconds of a wait without giving up the core.
-            seconds: of a wait in all.
+            spin: as above.
+            seconds: as above.
+        """
+        ...
 
-        Returns:
-            False when the seconds are over; the same call goes on waiting.
+    def total(self, turn: int, terms: list[int], spin: float, seconds: float, /) -> bool:
+        """Add parts of all ranks with the bits of `pairwise_sum`.
+
+        Args:
+            turn: as above.
+            terms: address, bytes, where in the place, address of the sum, and bytes of a number, 4
+                for float32 and 8 for int64, of every part.
+            spin: as above.
+            seconds: as above.
         """
         ...
 
@@ -60,7 +74,7 @@ class Exchange(Protocol):
 class TakeSeat(Protocol):
     """How a rank comes to exchange in a room."""
 
-    def __call__(self, room: "Room", rank: int, /) -> Exchange:
+    def __call__(self, room: "Room", rank: int, /) -> Seat:
         """Take a rank's seat; the room outlives it."""
         ...
 
@@ -134,7 +148,7 @@ class Room:
         extents, size = [], 0
         for part in parts:
             extents.append((part.nbytes, size))
-            size += -(-part.nbytes // LINE) * LINE
+            size += padded(part.nbytes)
         nbytes = sum(count for count, _ in extents)
         if size > PLACE:
             return Layout(tuple(extents), nbytes, fits=False, views=[])
@@ -144,3 +158,8 @@ class Room:
             for part, (count, at) in zip(parts, extents, strict=True)
         ]
         return Layout(tuple(extents), nbytes, fits=True, views=views)
+
+
+def padded(nbytes: int) -> int:
+    """Return the bytes that a part takes in a place."""
+    return -(-nbytes // LINE) * LINE

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from deskside.distributed.group import LEADER, Traffic
-from deskside.distributed.room import PLACE, Room, TakeSeat
+from deskside.distributed.room import PLACE, Room, TakeSeat, padded
 from deskside.distributed.trace import Trace
 from deskside.errors import LostRankError
 
@@ -54,7 +54,7 @@ class SharedGroup:
         self.rank, self.ranks = rank, room.ranks
         self.traffic = Traffic()
         self._room = room
-        self._exchange = take_seat(room, rank)
+        self._seat = take_seat(room, rank)
         self._seconds = seconds
         self._glance = min(GLANCE, seconds)
         self._trace = trace
@@ -82,6 +82,30 @@ class SharedGroup:
     def gather(self, *parts: Tensor) -> Sequence[Sequence[Tensor]]:
         """Return every part of all ranks, by rank, where they lie."""
         return self._exchanged(parts, True, 0, self.ranks)
+
+    def total(self, *parts: Tensor) -> Sequence[Tensor]:
+        """Add parts of all ranks along the fixed tree, in the call that exchanges them."""
+        sums = [torch.empty_like(part) for part in parts]
+        terms: list[int] = []
+        size = nbytes = 0
+        for part, own in zip(parts, sums, strict=True):
+            assert part.is_contiguous()
+            assert part.dtype in (torch.float32, torch.int64)
+            count = part.nbytes
+            terms += (part.data_ptr(), count, size, own.data_ptr(), part.itemsize)
+            size += padded(count)
+            nbytes += count
+        self._begin(nbytes)
+        if size <= PLACE:
+            self._add(terms)
+        else:
+            for part, own in zip(parts, sums, strict=True):
+                for start in range(0, part.nbytes, PLACE):
+                    count = min(PLACE, part.nbytes - start)
+                    places = part.data_ptr() + start, count, 0, own.data_ptr() + start
+                    self._add([*places, part.itemsize])
+        self._noted[0] = 0
+        return sums
 
     def collect(self, part: Tensor) -> Sequence[Tensor]:
         """Return the parts of all ranks to the leader, and nothing to others."""
@@ -159,16 +183,24 @@ class SharedGroup:
     def _pass(self, parts: list[int], writes: bool, first: int, last: int, seconds: float) -> None:
         """Exchange what fits one place; what others wrote lies there until the next but one."""
         self._turn += 1
-        if not self._exchange(self._turn, parts, writes, first, last, self._spin, self._glance):
-            self._wait(parts, writes, first, last, seconds)
+        ask = self._turn, parts, writes, first, last
+        if not self._seat.exchange(*ask, self._spin, self._glance):
+            self._wait(lambda: self._seat.exchange(*ask, 0.0, GLANCE), seconds)
 
-    def _wait(self, parts: list[int], writes: bool, first: int, last: int, seconds: float) -> None:
+    def _add(self, terms: list[int]) -> None:
+        """Add what fits one place."""
+        self._turn += 1
+        ask = self._turn, terms
+        if not self._seat.total(*ask, self._spin, self._glance):
+            self._wait(lambda: self._seat.total(*ask, 0.0, GLANCE), self._seconds)
+
+    def _wait(self, tried: Callable[[], bool], seconds: float) -> None:
         """Go on with an exchange, looking after the others now and then."""
         end = time.monotonic() + seconds
         while True:
             late = time.monotonic() > end
             self._lost(self._room.behind(self._turn) if late else ())
-            if self._exchange(self._turn, parts, writes, first, last, 0.0, GLANCE):
+            if tried():
                 return
             if time.monotonic() > end + GLANCE:
                 raise LostRankError(f"rank {self.rank} waits for another one in vain")

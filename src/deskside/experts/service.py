@@ -18,7 +18,6 @@ from deskside.experts.fetch import Banks, ExpertSlots
 from deskside.experts.split import renumbered, split_of
 from deskside.ops.integer_moe import Windows
 from deskside.ops.opset import OpSet
-from deskside.ops.tiles import pairwise_sum
 
 __all__ = ["ExpertLayer", "ExpertService", "Residency"]
 
@@ -109,10 +108,8 @@ class ExpertService:
 
     def _exchanged(self, routed: Tensor, shared: Tensor) -> tuple[Tensor, Tensor]:
         """Add all ranks' parts of two sums of one shape; floats along the fixed tree."""
-        if self._group.ranks == 1:
-            return routed, shared
-        sums, floats = self._group.gather(routed, shared)
-        return pairwise_sum(list(sums)), pairwise_sum(list(floats))
+        routed, shared = self._group.total(routed, shared)
+        return routed, shared
 
     def _sum(self, layer: ExpertLayer, ids: Tensor, part: Part, *, generated: bool) -> Tensor:
         """Add the parts of device and CPU: the hybrid step."""

@@ -27,6 +27,7 @@ class Seat:
         seconds: float,
         /,
     ) -> bool: ...
+    def total(self, turn: int, terms: list[int], spin: float, seconds: float, /) -> bool: ...
 
 def linear(
     kind: int,

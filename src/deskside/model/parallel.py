@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from deskside.distributed.group import LEADER, Group
-from deskside.ops.tiles import pairwise_sum
 
 __all__ = ["Ranks"]
 
@@ -36,8 +35,8 @@ class Ranks:
         """Add all ranks' parts of a float32 sum along the fixed tree."""
         if self.count == 1:
             return part
-        (parts,) = self.group.gather(part.contiguous())
-        return pairwise_sum(list(parts))
+        (found,) = self.group.total(part.contiguous())
+        return found
 
     def largest(self, numbers: Tensor) -> Tensor:
         """Return the largest of all ranks' numbers, place by place."""

@@ -30,7 +30,7 @@ def follow_order() -> int:
     from deskside.distributed.room import Room
     from deskside.distributed.shared import SharedGroup
     from deskside.distributed.trace import Trace
-    from deskside.kernels.exchange import exchange
+    from deskside.kernels.exchange import take_seat
     from deskside.runtime.following import follow
 
     trace = Trace(order.trace, order.ranks)
@@ -39,7 +39,7 @@ def follow_order() -> int:
         meeting = Meeting.come(order.host, order.port, order.rank, order.ranks, order.seconds)
         meeting.gather(lambda _absent: None, trace.read)
         room = Room.open(order.memory, order.ranks)
-        group = SharedGroup(room, order.rank, exchange, order.seconds, trace)
+        group = SharedGroup(room, order.rank, take_seat, order.seconds, trace)
         follow(group, meeting, bind, partial(trace.load, order.rank))
     except DesksideError as error:
         trace.enter(order.rank, str(error))

@@ -22,7 +22,7 @@ from deskside.distributed.room import Room
 from deskside.distributed.shared import SharedGroup
 from deskside.distributed.trace import Trace
 from deskside.errors import InputError, LostRankError
-from deskside.kernels.exchange import exchange
+from deskside.kernels.exchange import take_seat
 from deskside.runtime.folder import RunFolder
 from deskside.runtime.followers import Followers, orders
 from deskside.wire.ranks import Setup
@@ -179,7 +179,7 @@ def _by_ourselves(options: EngineOptions) -> Ensemble:
         held.callback(followers.kill)
         meeting.gather(lambda _absent: ensemble.check(), trace.read)
         room = Room.open(memory, options.tp)
-        ensemble.group = SharedGroup(room, LEADER, exchange, seconds, trace, ensemble.lost)
+        ensemble.group = SharedGroup(room, LEADER, take_seat, seconds, trace, ensemble.lost)
         ensemble._held = held.pop_all()
     return ensemble
 
