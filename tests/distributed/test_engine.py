@@ -127,7 +127,7 @@ def test_what_a_token_costs_in_exchanges(folder: Path, drafted: bool) -> None:
 
     The token of a draft's last place is told with the choice.
     """
-    case = options(2, speculation=1 if drafted else "off", fallback="off")
+    case = options(2, speculation=1 if drafted else "off", fallback=False)
     spec = Checkpoint.open(folder).spec
     assert spec.drafter is not None
     stages, places = spec.drafter.stages, spec.drafter.block
