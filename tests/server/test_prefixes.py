@@ -174,25 +174,77 @@ NOTE: Any = {
 }
 
 
-def test_the_next_turn_goes_on_from_a_call() -> None:
+FORCED = {"tool_choice": "required", "parallel_tool_calls": False}
+ASKED = [*said("Write a note."), {"role": "assistant", "content": "?"}, *said("Do.")]
+
+
+@pytest.fixture(scope="module")
+def mini() -> Iterator[Server]:
+    with serving("--kv-tokens", "8192", "--threads", "1", scripted=False) as running:
+        yield running
+
+
+def hits(server: Server) -> float:
+    return metric(server, "deskside_prefix_hits_total")
+
+
+@pytest.mark.parametrize(
+    "extra", [{}, {"thinking": {"type": "enabled"}}], ids=["plain", "thinking"]
+)
+def test_the_next_turn_of_a_chat_goes_on_from_a_call(mini: Server, extra: dict[str, Any]) -> None:
     """The client spells the arguments in its own way, and sends the result."""
     tools = [{"type": "function", "function": {"name": "note", "parameters": NOTE}}]
-    body: dict[str, Any] = {"tools": tools, "temperature": 0.8, "max_tokens": 1500}
-    forced = {"tool_choice": "required", "parallel_tool_calls": False}
-    with serving("--kv-tokens", "8192", "--threads", "1", scripted=False) as server:
-        for seed, extra in ((1, {}), (2, {"thinking": {"type": "enabled"}})):
-            asked = [*said("Write a note."), {"role": "assistant", "content": "?"}, *said("Do.")]
-            fields = {**body, **forced, **extra, "seed": seed, "messages": asked}
-            first = server.post("/v1/chat/completions", fields).json()
-            (choice,), usage = first["choices"], first["usage"]
-            assert choice["finish_reason"] == "tool_calls"
-            (call,) = choice["message"]["tool_calls"]
-            arguments = json.loads(call["function"]["arguments"])
-            call["function"]["arguments"] = json.dumps(arguments, indent=2)
-            result = {"role": "tool", "tool_call_id": call["id"], "content": "done"}
-            hits = metric(server, "deskside_prefix_hits_total")
-            turn = {**body, **extra, "messages": [*asked, choice["message"], result]}
-            again = server.post("/v1/chat/completions", {**turn, "max_tokens": 3}).json()
-            computed = usage["prompt_tokens"] + usage["completion_tokens"] - 1
-            assert cached(again) == computed // PAGE * PAGE > usage["prompt_tokens"]
-            assert metric(server, "deskside_prefix_hits_total") - hits == cached(again)
+    body = {"tools": tools, "temperature": 0.8, "max_tokens": 1500, "seed": 1, **extra}
+    first = mini.post("/v1/chat/completions", {**body, **FORCED, "messages": ASKED}).json()
+    (choice,), usage = first["choices"], first["usage"]
+    assert choice["finish_reason"] == "tool_calls"
+    (call,) = choice["message"]["tool_calls"]
+    arguments = json.loads(call["function"]["arguments"])
+    call["function"]["arguments"] = json.dumps(arguments, indent=2)
+    result = {"role": "tool", "tool_call_id": call["id"], "content": "done"}
+    before = hits(mini)
+    turn = {**body, "messages": [*ASKED, choice["message"], result], "max_tokens": 3}
+    again = mini.post("/v1/chat/completions", turn).json()
+    computed = usage["prompt_tokens"] + usage["completion_tokens"] - 1
+    assert hits(mini) - before == cached(again) == computed // PAGE * PAGE > usage["prompt_tokens"]
+
+
+def test_the_next_turn_of_a_message_goes_on_from_a_call(mini: Server) -> None:
+    body: dict[str, Any] = {
+        "tools": [{"name": "note", "input_schema": NOTE}],
+        "model": MODEL, "temperature": 0, "max_tokens": 1500, "messages": ASKED,
+    }  # fmt: skip
+    choice = {"type": "any", "disable_parallel_tool_use": True}
+    first = mini.post("/v1/messages", {**body, "tool_choice": choice}).json()
+    assert first["stop_reason"] == "tool_use"
+    (call,) = first["content"]
+    result = {"type": "tool_result", "tool_use_id": call["id"], "content": "done"}
+    turns = [
+        {"role": "assistant", "content": first["content"]},
+        {"role": "user", "content": [result]},
+    ]
+    before = hits(mini)
+    usage = mini.post("/v1/messages", {**body, "messages": [*ASKED, *turns]}).json()["usage"]
+    spent = first["usage"]
+    prompt = spent["input_tokens"] + spent.get("cache_read_input_tokens", 0)
+    computed = prompt + spent["output_tokens"] - 1
+    found = usage["cache_read_input_tokens"]
+    assert hits(mini) - before == found == computed // PAGE * PAGE > prompt
+
+
+def test_the_next_turn_of_a_response_goes_on_from_a_call(mini: Server) -> None:
+    body: dict[str, Any] = {
+        "tools": [{"type": "function", "name": "note", "parameters": NOTE}],
+        "temperature": 0, "max_output_tokens": 1500, "input": said("Note."),
+    }  # fmt: skip
+    first = mini.post("/v1/responses", {**body, **FORCED}).json()
+    (call,) = first["output"]
+    assert call["type"] == "function_call"
+    result = {"type": "function_call_output", "call_id": call["call_id"], "output": "done"}
+    before = hits(mini)
+    turn = {**body, "input": [*said("Note."), call, result], "max_output_tokens": 3}
+    usage = mini.post("/v1/responses", turn).json()["usage"]
+    spent = first["usage"]
+    computed = spent["input_tokens"] + spent["output_tokens"] - 1
+    found = usage["input_tokens_details"]["cached_tokens"]
+    assert hits(mini) - before == found == computed // PAGE * PAGE > spent["input_tokens"]
