@@ -7,6 +7,7 @@ bytes can be spelled in others: where a mark can come, the token does. So no tex
 form that it could not end otherwise. Knows no grammar: it counts as JSON is spelled.
 """
 
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -26,6 +27,8 @@ DEEPEST = 32
 """Lists and objects within each other."""
 DIGITS = b"0123456789"
 MARKUP = DSML.encode()
+COUNTS = re.compile(rb"[0-9\[\]{}\"\\]")
+"""What changes a place where no number and no escape is open."""
 FREE = (b"a", b"q")
 """Letters of no number and no date: where they can come, other texts can."""
 
@@ -64,6 +67,11 @@ class Place(NamedTuple):
         return Place(digits, exponent, depth, quoted, escaped)
 
     @property
+    def settled(self) -> bool:
+        """Whether no number and no escape is open, so that most bytes change nothing."""
+        return not (self.digits or self.exponent or self.escaped)
+
+    @property
     def long(self) -> bool:
         """Whether there are digits enough."""
         return self.digits >= (MOST_OF_EXPONENT if self.exponent else MOST_DIGITS)
@@ -80,6 +88,7 @@ class Brakes:
         "_free",
         "_mark",
         "_opens",
+        "_plain",
         "_spells",
     )
 
@@ -90,7 +99,8 @@ class Brakes:
         """
         self._bytes_of = tokenizer.text_bytes
         words = [tokenizer.text_bytes(token) for token in range(tokenizer.vocab_size)]
-        self._mark = [token for token, word in enumerate(words) if word == MARKUP]
+        self._mark = next((token for token, word in enumerate(words) if word == MARKUP), None)
+        self._plain = [word != MARKUP and not COUNTS.search(word) for word in words]
         begins = [bool(word) and word != MARKUP and MARKUP.startswith(word) for word in words]
         self._spells = _marks(begins, vocab)
         opens = [b"[" in word or b"{" in word for word in words]
@@ -106,6 +116,8 @@ class Brakes:
 
     def behind(self, place: Place, token: int) -> Place:
         """Return the place behind a token; a call's markup is no JSON, and begins anew."""
+        if place.settled and self._plain[token]:
+            return place  # most tokens: a step is short
         word = self._bytes_of(token)
         return Place() if word == MARKUP else place.behind(word)
 
@@ -115,7 +127,7 @@ class Brakes:
         Only where no free text can come, and only as far as something is left.
         """
         deep = place.depth >= DEEPEST
-        marked = mask[self._mark].any()
+        marked = self._mark is not None and mask[self._mark]
         if not (place.long or deep or marked):
             return mask
         free = mask[self._free].any()

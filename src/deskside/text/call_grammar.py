@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from deskside.errors import InputError
+from deskside.text.formats import strict_formats
 from deskside.text.grammar import INSIDE, check_length, library_grammar
 from deskside.text.schema import check_patterns
 from deskside.text.tools import DSML, OPEN, Tool
@@ -43,8 +44,8 @@ def answer_or_calls_grammar(
     Raises:
         InputError: the schema or a tool's parameters can't be kept; names them.
     """
+    check_patterns(schema)  # first: it bounds the depth
     check_length(_json(schema))
-    check_patterns(schema)
     answer = f"start: answer | calls\nanswer: %json {_json(schema)}"
     return library_grammar("\n".join((answer, *_calls(tools, single))))
 
@@ -122,4 +123,4 @@ def _text(text: str) -> str:
 
 
 def _json(schema: Mapping[str, Any]) -> str:
-    return json.dumps({**schema, "x-guidance": dict(INSIDE)}, ensure_ascii=False)
+    return json.dumps({**strict_formats(schema), "x-guidance": dict(INSIDE)}, ensure_ascii=False)

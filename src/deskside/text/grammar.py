@@ -17,6 +17,7 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 from numpy.typing import NDArray
 
 from deskside.errors import GrammarError, InputError
+from deskside.text.formats import strict_formats
 from deskside.text.schema import check_patterns
 from deskside.text.tokenizer import Tokenizer
 from deskside.text.tools import DSML
@@ -79,6 +80,7 @@ def json_grammar(schema: Mapping[str, Any]) -> str:
     text = json.dumps(schema, ensure_ascii=False)
     check_length(text)
     check_patterns(schema)
+    text = json.dumps(strict_formats(schema), ensure_ascii=False)
     try:
         return LLMatcher.grammar_from_json_schema(text, overrides=INSIDE)
     except ValueError as error:

@@ -8,12 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deskside.core import Constraint
-from deskside.text.brakes import DEEPEST, MOST_DIGITS, Place
+from deskside.text.brakes import DEEPEST, MOST_DIGITS, Brakes, Place
 from deskside.text.call_grammar import calls_grammar
 from deskside.text.grammar import json_grammar, regex_grammar
 from deskside.text.tools import DSML, Tool
 from tests.unit.text.test_guide import GUIDES, TOKENIZER, led
 
+BRAKES = Brakes(TOKENIZER, TOKENIZER.vocab_size)
 NODE: dict[str, Any] = {
     "type": "object",
     "properties": {"n": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}},
@@ -124,6 +125,16 @@ def test_what_is_given_back_is_not_counted() -> None:
 JSON = st.recursive(
     st.none() | st.integers() | st.text(max_size=9), lambda one: st.lists(one, max_size=3)
 )
+
+
+@given(value=JSON | st.text('1e+-[]{}"\\ab', max_size=20))
+def test_tokens_lead_where_their_bytes_do(value: object) -> None:
+    text = value if isinstance(value, str) else json.dumps(value)
+    place = Place()
+    for token in TOKENIZER.encode_plain(text):
+        after = place.behind(TOKENIZER.token_bytes(token))
+        assert BRAKES.behind(place, token) == after
+        place = after
 
 
 @given(value=JSON, cut=st.integers(0, 200))
