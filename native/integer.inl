@@ -40,6 +40,10 @@ WeightRows bank_rows(const Bank& bank, std::ptrdiff_t expert, std::ptrdiff_t row
     return {bank.codes + row * (inner / 2), bank.scales + row * (inner / 32), inner, floor};
 }
 
+WeightRows followed_by(const WeightRows& w, const WeightRows& next) {
+    return {w.codes, w.scales, w.inner, w.floor, next.codes, next.scales};
+}
+
 struct SumsRound {
     const ExpertSumsCall& call;
     const Routed& routed;
@@ -78,14 +82,16 @@ void hidden_groups(const SumsRound& round, int e, int first_group, int groups) {
     std::int64_t* const gate = static_cast<std::int64_t*>(
         pool::scratch(pool::Slot::kTile, 2 * sizeof(std::int64_t) * all));
     std::int64_t* const up = gate + all;
-    const auto multiply = [&](const Bank& bank, std::int64_t* out) {
+    const auto multiply = [&](const WeightRows& w, std::int64_t* out) {
         __builtin_memset(out, 0, all * sizeof(std::int64_t));
-        const WeightRows w =
-            bank_rows(bank, round.routed.expert[e], call.inner, call.hidden, n, call.table[0]);
         round.x.add_sums(e, w, columns, [&](int p) { return out + p * width; });
     };
-    multiply(call.gate, gate);
-    multiply(call.up, up);
+    const auto rows = [&](const Bank& bank) {
+        return bank_rows(bank, round.routed.expert[e], call.inner, call.hidden, n, call.table[0]);
+    };
+    const WeightRows gate_rows = rows(call.gate), up_rows = rows(call.up);
+    multiply(followed_by(gate_rows, up_rows), gate);
+    multiply(up_rows, up);
     for (int p = 0; p < count; ++p)
         for (int g = 0; g < groups; ++g) {
             const int left = columns - g * kGroup, at = p * width + g * kGroup;
@@ -97,10 +103,14 @@ void hidden_groups(const SumsRound& round, int e, int first_group, int groups) {
 // Outputs [n, n + columns) of all rows: all experts, one after the other.
 void down_columns(const SumsRound& round, int n, int columns) {
     const ExpertSumsCall& call = round.call;
+    const auto rows = [&](int e) {
+        return bank_rows(call.down, round.routed.expert[e], call.hidden, call.inner, n,
+                         call.table[2]);
+    };
     for (int e = 0; e < round.routed.experts; ++e) {
         const int* const pair = round.routed.pair + round.routed.begin[e];
-        const WeightRows w =
-            bank_rows(call.down, round.routed.expert[e], call.hidden, call.inner, n, call.table[2]);
+        const bool last = e + 1 == round.routed.experts;
+        const WeightRows w = last ? rows(e) : followed_by(rows(e), rows(e + 1));
         round.hidden.add_sums(e, w, columns, [&](int p) {
             return call.out + (round.first + pair[p] / call.topk) * call.hidden + n;
         });

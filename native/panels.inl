@@ -165,6 +165,18 @@ class Vectors {
     std::int64_t* least_;  // [panels, stretches, 8] shift of a stretch
 };
 
+// The strip from row n of `columns` on, and what comes after it.
+WeightRows strip_rows(const WeightRows& w, int n, int columns) {
+    const std::ptrdiff_t codes = w.inner / 2, scales = w.inner / 32, after = n + kStripRows;
+    const bool last = after >= columns && w.next_codes != nullptr;
+    return {w.codes + n * codes,
+            w.scales + n * scales,
+            w.inner,
+            w.floor,
+            last ? w.next_codes : w.codes + after * codes,
+            last ? w.next_scales : w.scales + after * scales};
+}
+
 template <class Target>
 void Vectors::add_panels(int e, const WeightRows& w, int columns, const Target& target) const {
     const int panels = panel_[e + 1] - panel_[e];
@@ -178,11 +190,7 @@ void Vectors::add_panels(int e, const WeightRows& w, int columns, const Target& 
     _tile_loadconfig(&shapes);
     // A matrix has whole strips of rows, because its rows are the columns of another one.
     for (int n = 0; n < columns; n += kStripRows) {
-        const std::ptrdiff_t at = n;
-        StripProduct product = {
-            {w.codes + at * (w.inner / 2), w.scales + at * (w.inner / 32), w.inner, w.floor},
-            x,
-            strip};
+        StripProduct product = {strip_rows(w, n, columns), x, strip};
         product.run();
         for (int p = 0; p < count; ++p) {
             const std::int64_t* total = strip.total + p / kPanelRows * kStripSums + p % kPanelRows;

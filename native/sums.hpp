@@ -15,6 +15,9 @@ struct WeightRows {
     const std::uint8_t* scales;
     int inner;
     int floor;  // of the scale bytes; a block below counts as zeros
+    // What is read after these rows, where that is known: to be fetched in time.
+    const std::uint8_t* next_codes = nullptr;
+    const std::uint8_t* next_scales = nullptr;
 };
 
 // Rows of weights that lie side by side in a band, one a lane. A matrix has whole bands of rows,

@@ -94,6 +94,22 @@ def test_groups_of_a_vector_and_blocks_of_a_row_lie_apart(binades: int, least: i
 
 
 @pytest.mark.usefixtures("tier")
+@pytest.mark.parametrize("least", [116, 117, 118, 119])
+@pytest.mark.parametrize("most", [0, 3, 4])
+def test_scales_near_each_other(least: int, most: int) -> None:
+    """Blocks that need no plan, wherever their scales start, and those that just do."""
+    draw = torch.Generator().manual_seed(most)
+    codes = torch.randint(0, 256, (EXPERTS, 64, LONG // 2), generator=draw).byte()
+    scales = torch.randint(least, least + most + 1, (EXPERTS, 64, LONG // 32), generator=draw)
+    of = long_experts(scales.byte(), codes)
+    windows = windows_of(*of, LIMIT, TOPK, MOST)
+    _, ids, weights = routed(21)
+    x = torch.randn(21, LONG, generator=draw) / 64
+    expected = integer_moe.expert_sums(x, ids, weights, *of, windows)
+    assert native.expert_sums(x, ids, weights, *of, windows).equal(expected)
+
+
+@pytest.mark.usefixtures("tier")
 @pytest.mark.parametrize("binades", [0, 3, 6])
 def test_the_largest_sums_there_are(binades: int) -> None:
     """Largest weights at the largest shift times largest vectors, so far apart as 32 bits hold."""
