@@ -2,7 +2,8 @@
 //
 // Tensors arrive as addresses from data_ptr(); kernels/native.py asserts shapes and types.
 
-#include <nanobind/nanobind.h>
+#include "bind.hpp"
+
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -11,21 +12,13 @@
 #include <string>
 
 #include "dispatch.hpp"
-#include "exchange.hpp"
 #include "pool.hpp"
 #include "select.hpp"
 
-namespace nb = nanobind;
 using namespace deskside;
+using namespace deskside::bind;
 
 namespace {
-
-using Address = std::uintptr_t;
-
-template <class T>
-T* at(Address address) {
-    return reinterpret_cast<T*>(address);
-}
 
 void linear(int kind, Address x, int rows, int inner, std::ptrdiff_t x_stride, Address codes,
             Address scales, int columns, int leaves, Address out, std::ptrdiff_t out_stride) {
@@ -232,94 +225,6 @@ void read_blocks(Address out, Address blocks, Address numbers, int count, int le
 
 void hadamard(Address x, int rows, int width, float scale, Address out) {
     kernels().hadamard({at<Floats>(x), rows, width, scale, at<float>(out)});
-}
-
-std::vector<int> set_crew(const std::vector<pool::Cpus>& workers, bool caller_works, bool spin) {
-    return pool::set_crew({workers, caller_works, spin});
-}
-
-void touch(Address memory, std::size_t bytes) { pool::touch(at<unsigned char>(memory), bytes); }
-
-// A rank's place among others, as Python holds it: distributed/room.py says what the numbers mean.
-struct Seat {
-    exchange::Room room;
-    int rank;
-};
-
-// How many records of `numbers` numbers each a list holds.
-int records(const std::vector<std::size_t>& list, std::size_t numbers) {
-    const std::size_t count = list.size() / numbers;
-    if (count > exchange::kMostParts)
-        throw std::invalid_argument("too many parts for one exchange");
-    return static_cast<int>(count);
-}
-
-exchange::Part part(const std::size_t* numbers) {
-    return {at<const unsigned char>(numbers[0]), numbers[1], numbers[2]};
-}
-
-// `parts` holds three numbers each: an address, bytes, and where in the place they go.
-bool exchange_parts(const Seat& seat, std::uint64_t turn, const std::vector<std::size_t>& parts,
-                    bool writes, int first, int last, double spin_seconds, double seconds) {
-    exchange::Part listed[exchange::kMostParts];
-    const int count = records(parts, 3);
-    for (int i = 0; i < count; ++i) listed[i] = part(&parts[3 * i]);
-    return exchange::pass(
-        seat.room,
-        {seat.rank, static_cast<std::uint32_t>(turn), writes, first, last, listed, count},
-        spin_seconds, seconds);
-}
-
-// `terms` holds five numbers each: those of a part, an address for the sum, bytes of a number.
-bool total_parts(const Seat& seat, std::uint64_t turn, const std::vector<std::size_t>& terms,
-                 double spin_seconds, double seconds) {
-    exchange::Term listed[exchange::kMostParts];
-    const int count = records(terms, 5);
-    for (int i = 0; i < count; ++i)
-        listed[i] = {part(&terms[5 * i]), at<unsigned char>(terms[5 * i + 3]), terms[5 * i + 4]};
-    return exchange::total(seat.room, seat.rank, static_cast<std::uint32_t>(turn), listed, count,
-                           spin_seconds, seconds);
-}
-
-void bind_exchange(nb::module_& module) {
-    nb::class_<Seat>(module, "Seat")
-        .def("__init__",
-             [](Seat* seat, Address memory, std::size_t line, std::size_t place, int ranks,
-                int rank) {
-                 new (seat) Seat{{at<unsigned char>(memory), line, place, ranks}, rank};
-             })
-        .def("exchange", exchange_parts, nb::call_guard<nb::gil_scoped_release>(),
-             "Pass parts to other ranks and wait for theirs; false when the seconds are over.")
-        .def("total", total_parts, nb::call_guard<nb::gil_scoped_release>(),
-             "Add parts of all ranks, in their order; false when the seconds are over.");
-}
-
-// Lets an exception reach Python as one of the package's own errors.
-template <class Thrown>
-void translate(const char* error) {
-    nb::object type = nb::module_::import_("deskside.errors").attr(error);
-    nb::register_exception_translator(
-        [](const std::exception_ptr& thrown, void* type) {
-            try {
-                std::rethrow_exception(thrown);
-            } catch (const Thrown& one) {
-                PyErr_SetString(static_cast<PyObject*>(type), one.what());
-            }
-        },
-        type.release().ptr());
-}
-
-void bind_pool(nb::module_& module) {
-    const auto free = nb::call_guard<nb::gil_scoped_release>();
-    translate<pool::WorkerLost>("LostWorkerError");
-    module.def("set_threads", pool::set_threads, free,
-               "Threads that share a kernel, with the caller.");
-    module.def("set_crew", set_crew, free, "CPUs of each worker, whether the caller works, spin.");
-    module.def("threads", pool::threads, free);
-    module.def("touch", touch, free);
-    module.def("scratch_growths", pool::scratch_growths);
-    module.def("set_patience", pool::set_patience, "For tests.");
-    module.def("set_fault", pool::set_fault, free, "For tests.");
 }
 
 std::uint64_t read_bytes(Address bytes, std::ptrdiff_t count) {

@@ -44,6 +44,8 @@ struct alignas(64) Seat {
     std::atomic<bool> inside{false};  // counted in the state word
     std::atomic<int> block{-1};
     std::atomic<std::uint64_t> finished{0};
+    std::atomic<std::uint64_t> rounds{0};  // in which it waited and kept its core
+    std::atomic<std::uint64_t> sleeps{0};
     std::atomic<Life> life{Life::kWell};
     std::atomic<Fault> fault{Fault::kNone};
 };
@@ -68,10 +70,16 @@ struct Pool {
     std::vector<std::unique_ptr<Seat>> seats;
     bool caller_works = true;
     int spins = kSpins;
+    std::atomic<std::uint64_t> rounds{0};  // in which the caller waited and kept its core
 };
 
 // Whether this thread is in a loop.
 inline thread_local bool inside = false;
+
+// One more; only one thread counts.
+inline void count(std::atomic<std::uint64_t>& counter, std::uint64_t more = 1) {
+    counter.store(counter.load(std::memory_order_relaxed) + more, std::memory_order_relaxed);
+}
 
 // Takes blocks while there are any; `seat` is null for the caller.
 void work(Pool& p, Seat* seat);

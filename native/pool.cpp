@@ -114,7 +114,12 @@ void wait_until(Pool& p, const Done& done) {
     // Most waits are short: the clock is read only after many rounds.
     for (int round = 0; round < 2 * kSpins; ++round) {
         if (done()) return;
-        round < p.spins ? relax() : std::this_thread::yield();
+        if (round < p.spins) {
+            relax();
+            count(p.rounds);
+        } else {
+            std::this_thread::yield();
+        }
     }
     for (Watch watch{p}; !done(); watch.look()) std::this_thread::yield();
 }
@@ -231,6 +236,17 @@ void run(int blocks, Body body, void* context) {
         p.failed.store(false);
         std::rethrow_exception(std::exchange(p.failure, nullptr));
     }
+}
+
+Waits waits() {
+    std::lock_guard lock(caller());
+    const Pool& p = *current().load();
+    Waits all = {p.rounds.load(), 0};
+    for (const auto& seat : p.seats) {
+        all.rounds += seat->rounds.load();
+        all.sleeps += seat->sleeps.load();
+    }
+    return all;
 }
 
 void set_patience(double seconds) { patience.store(seconds); }

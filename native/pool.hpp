@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -59,6 +60,14 @@ void loop(int blocks, double worth, const Function& function) {
 enum class Slot { kStrip, kTile, kRows, kCall, kCount };
 void* scratch(Slot slot, std::size_t bytes);
 long scratch_growths();  // how often any thread's scratch had to grow
+
+// How all threads of the present crew have waited so far: rounds in which they kept their core, and
+// times that a worker went to sleep.
+struct Waits {
+    std::uint64_t rounds = 0;
+    std::uint64_t sleeps = 0;
+};
+Waits waits();
 
 // Writes one byte of every page with all threads, so that each page lies on the node of the thread
 // that will share in reading it. The memory must be new.

@@ -39,12 +39,14 @@ bool fresh(std::uint64_t state, std::uint64_t seen) {
     return (state & kOpen) != 0 && (state >> kNumber) != seen;
 }
 
-std::uint64_t await(Pool& p, std::uint64_t seen) {
+std::uint64_t await(Pool& p, Seat& seat, std::uint64_t seen) {
     for (int spin = 0; spin < p.spins; ++spin) {
         const std::uint64_t state = p.state.load(std::memory_order_acquire);
         if (fresh(state, seen) || p.stop.load(std::memory_order_relaxed)) return state;
         relax();
+        count(seat.rounds);
     }
+    count(seat.sleeps);
     std::unique_lock lock(p.sleeping);
     p.sleepers.fetch_add(1);
     std::uint64_t state = 0;
@@ -81,8 +83,7 @@ void work(Pool& p, Seat* seat) {
             if (seat->life.load(std::memory_order_relaxed) != Life::kWell) return;
             body(context, b);
             seat->block.store(-1, std::memory_order_relaxed);
-            seat->finished.store(seat->finished.load(std::memory_order_relaxed) + 1,
-                                 std::memory_order_relaxed);
+            count(seat->finished);
         }
     } catch (const std::exception&) {  // not (...): a thread that is made to leave unwinds too
         keep_failure(p);
@@ -99,7 +100,7 @@ void serve(Pool& p, Seat& seat) {
     inside = true;
     std::uint64_t seen = 0;  // a job may be open before this thread has begun
     while (!p.stop.load()) {
-        std::uint64_t state = await(p, seen);
+        std::uint64_t state = await(p, seat, seen);
         while (fresh(state, seen)) {
             if (!p.state.compare_exchange_weak(state, state + 1, std::memory_order_acquire))
                 continue;

@@ -77,6 +77,37 @@ def test_the_result_depends_on_no_crew(works: bool) -> None:
                 assert job().equal(expected)
 
 
+def test_workers_with_cores_of_their_own_wait_a_moment_and_then_sleep() -> None:
+    pool.set_workers(rank(1, works=True))
+    for _ in range(20):
+        job()
+        time.sleep(0.01)  # a hundred times what a worker keeps its core for
+    rounds, sleeps = pool.waits()
+    assert rounds > 0
+    assert sleeps > 0
+
+
+@pytest.mark.parametrize("workers", [1, 2 * len(CPUS) + 1])
+def test_crowded_workers_never_spin(works: bool, workers: int) -> None:
+    """As placed where ranks share cores, or where a quota grants less: not a single round."""
+    pool.set_workers(rank(workers, works=works, spin=False))
+    for pause in (0, 0, 0.001, 0.01) * 5:
+        time.sleep(pause)
+        job()
+    rounds, sleeps = pool.waits()
+    assert rounds == 0
+    assert sleeps > 0
+
+
+def test_more_threads_than_allowed_cpus_never_spin() -> None:
+    """Whatever the caller asks for, against the CPUs that this process may use."""
+    pool.set_threads(len(CPUS) + 1)
+    for _ in range(20):
+        job()
+        time.sleep(0.001)
+    assert pool.waits()[0] == 0
+
+
 def test_callers_meet_a_crew_that_works_alone(works: bool) -> None:
     native.set_threads(1)
     expected = job()

@@ -18,6 +18,7 @@ __all__ = [
     "set_workers",
     "threads",
     "touch",
+    "waits",
 ]
 
 set_threads: Callable[[int], None] = _native.set_threads
@@ -28,6 +29,9 @@ threads: Callable[[], int] = _native.threads
 
 scratch_growths: Callable[[], int] = _native.scratch_growths
 """How often a thread's scratch memory had to grow: a step that was run before adds nothing."""
+
+waits: Callable[[], tuple[int, int]] = _native.waits
+"""Rounds in which threads of these workers waited and kept their core, and times they slept."""
 
 set_patience: Callable[[float], None] = _native.set_patience
 """For tests: seconds without any progress after which a worker counts as lost."""
