@@ -59,6 +59,8 @@ void bind_exchange(nb::module_& module) {
         .def("__init__",
              [](Seat* seat, Address memory, std::size_t line, std::size_t place, int ranks,
                 int rank) {
+                 if (ranks > exchange::kMostRanks)
+                     throw std::invalid_argument("too many ranks for one exchange");
                  new (seat) Seat{{at<unsigned char>(memory), line, place, ranks}, rank};
              })
         .def("exchange", exchange_parts, nb::call_guard<nb::gil_scoped_release>(),
