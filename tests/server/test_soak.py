@@ -2,8 +2,8 @@
 
 `--seconds N` makes it shorter. Memory is what all processes hold while nothing runs, once a round;
 its slope is the median of the slopes between any two rounds. What grows up to a bound is filled
-before: pages, snapshots, ids of answers, words that the tokenizer remembers, and what allocators
-keep of thousands of requests.
+before: pages, snapshots, ids of answers, words that the tokenizer remembers, numpy's freed blocks
+(up to seven of every size under 1 KiB), and what allocators keep of thousands of requests.
 """
 
 import itertools
@@ -31,6 +31,10 @@ WARM_SECONDS = 20.0
 KV_TOKENS = 8192
 WORDS = range(1, 901)
 """Lengths of the words that are said: the tokenizer remembers each of them, up to 10,000."""
+SHORT = 5000
+"""Requests of the test of files and threads."""
+ROWS = range(2, 260)
+"""Lengths of prompts, and so rows of steps: each has arrays of its own sizes."""
 SLOPE = 1.0
 """MiB an hour that all processes together may grow."""
 PROBE = {"prompt": [0, *range(300, 340)], "max_tokens": 30, "temperature": 0.5, "seed": 7}
@@ -133,6 +137,8 @@ def fill(server: Server) -> None:
     """
     for length in WORDS:
         server.post("/render", {"messages": [{"role": "user", "content": "x" * length}]})
+    for rows in ROWS:
+        server.complete(prompt=[*range(300, 300 + rows)], max_tokens=1)
     for place in range(4 * KV_TOKENS // 900 + 4):
         said = f"{place}" + " to and fro" * 450
         body = {"messages": [{"role": "user", "content": said}], "max_tokens": 1000}
@@ -175,6 +181,40 @@ def test_ten_minutes_leave_nothing_behind(seconds: float) -> None:
         print("MiB of each process, first, in the middle and last:")
         print(each[0], each[len(each) // 2], each[-1], f"slope {slope(memory):.2f} an hour")
         assert slope(memory) < SLOPE, [round(one, 3) for _, one in memory]
+
+
+def _finished(server: Server) -> float:
+    lines = server.get("/metrics").text.splitlines()
+    found = [line for line in lines if line.startswith("deskside_requests_finished_total{")]
+    return sum(float(line.rsplit(" ", 1)[1]) for line in found)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_five_thousand_short_requests_leave_files_and_threads_as_they_were() -> None:
+    with serving("--max-running", "8") as server:
+        processes = (server.process.pid, server.worker())
+
+        def ask(count: int) -> None:
+            for _ in range(count):
+                server.complete(prompt=[*range(300, 310)], max_tokens=2)
+
+        def together(count: int) -> None:
+            clients = [threading.Thread(target=ask, args=(count // 8,)) for _ in range(8)]
+            for client in clients:
+                client.start()
+            for client in clients:
+                client.join()
+
+        together(80)  # opens the connections that stay
+        before = [Held.by(process) for process in processes]
+        together(SHORT)
+        server.wait_idle()
+        assert _finished(server) == SHORT + 80
+        for process, was in zip(processes, before, strict=True):
+            now = Held.by(process)
+            assert abs(now.files - was.files) <= 3
+            assert abs(now.threads - was.threads) <= 3
 
 
 def _round(server: Server, faults: list[str], asks: Ask = anything) -> None:
