@@ -137,6 +137,31 @@ def test_threads_and_partitions_give_the_same_sums() -> None:
 
 
 @pytest.mark.usefixtures("tier")
+@pytest.mark.parametrize("rows", [1, 6])
+def test_any_cut_of_the_intermediate_dimension_adds_up(rows: int) -> None:
+    """As ranks share an expert: whole groups of hidden units each."""
+    x, ids, weights = routed(rows)
+    total = torch.zeros(x.shape, dtype=torch.int64)
+    for first, last in ((0, 128), (128, 256), (256, 288)):
+        of = (part(BANKS[0], first, last), part(BANKS[1], first, last), across(first, last))
+        total += native.expert_sums(x, ids, weights, *of, WINDOWS)
+    assert total.equal(sums(x, ids, weights))
+
+
+def part(of: Packed, first: int, last: int) -> Packed:
+    """Return some hidden units of gate or up."""
+    rows = slice(first, last)
+    return Packed(of.codes[:, rows].contiguous(), of.scales[:, rows].contiguous(), of.format)
+
+
+def across(first: int, last: int) -> Packed:
+    """Return what down multiplies some hidden units with."""
+    down = BANKS[2]
+    codes = down.codes[..., first // 2 : last // 2].contiguous()
+    return Packed(codes, down.scales[..., first // 32 : last // 32].contiguous(), down.format)
+
+
+@pytest.mark.usefixtures("tier")
 def test_extremes_and_what_is_not_finite() -> None:
     x, ids, weights = routed(8)
     x[0], x[1], x[2, 7], x[3, 9] = 0.0, 3e38, torch.nan, -torch.inf
