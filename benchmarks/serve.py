@@ -123,6 +123,17 @@ def serving(options: Sequence[str]) -> Iterator[str]:
         process.kill()
 
 
+@contextmanager
+def clients_of(flags: Sequence[str]) -> Iterator[httpx.Client]:
+    """Start a service and yield a client of it."""
+    limits = httpx.Limits(max_connections=64)
+    with (
+        serving(flags) as address,
+        httpx.Client(base_url=address, timeout=300, limits=limits) as client,
+    ):
+        yield client
+
+
 def percentiles(values: Sequence[float], unit: float = 1000.0) -> dict[str, float]:
     """Return the median and two tails, in milliseconds by default."""
     ordered = sorted(value * unit for value in values)
@@ -133,33 +144,57 @@ def percentiles(values: Sequence[float], unit: float = 1000.0) -> dict[str, floa
     return {"p50": at(0.5), "p95": at(0.95), "p99": at(0.99)}
 
 
-def overhead(llm: LLM, client: httpx.Client, text: Source, repeats: int) -> dict[str, Any]:
-    """Run one stream in turn in this process and over HTTP, and compare the medians."""
-    inside, outside = [], []
+Pair = tuple["Timed", "Timed"]
+"""The same continuation in this process and over HTTP."""
+
+
+def pairs(llm: LLM, client: httpx.Client, text: Source, repeats: int) -> list[Pair]:
+    """Run one stream in turn in this process and over HTTP.
+
+    Which of the two comes first alternates: the second finds the other's data in the caches.
+    """
+    found: list[Pair] = []
     for turn in range(repeats + 1):
         prompt = text.take(PROMPT)
-        pair = in_process(llm, prompt, OUTPUT), over_http(client, prompt, OUTPUT)
-        if turn:  # the first one warms up
-            inside.append(pair[0])
-            outside.append(pair[1])
+        if turn % 2:
+            inside = in_process(llm, prompt, OUTPUT)
+        outside = over_http(client, prompt, OUTPUT)
+        if not turn % 2:
+            inside = in_process(llm, prompt, OUTPUT)
+        found.append((inside, outside))
+    return found[1:]  # the first pair warms up
+
+
+def slower(found: Sequence[Pair]) -> list[float]:
+    """Return what decoding over HTTP takes, as a multiple, pair by pair."""
+    return [(b.tokens[-1] - b.tokens[0]) / (a.tokens[-1] - a.tokens[0]) for a, b in found]
+
+
+def overhead(starts: Sequence[Sequence[Pair]]) -> dict[str, Any]:
+    """Say what HTTP adds, pair by pair, because the machine's speed changes over minutes.
+
+    A process keeps the memory and the luck that it started with, so there are several starts.
+    """
+    inside, outside = zip(*(pair for found in starts for pair in found), strict=True)
+    ratios = [ratio for found in starts for ratio in slower(found)]
     first = statistics.median(b.first - a.first for a, b in zip(inside, outside, strict=True))
-    rates = [
-        statistics.median(one.decode for one in side if len(one.tokens) > 1)
-        for side in (inside, outside)
-    ]
-    seconds = [
-        statistics.median(one.tokens[-1] - one.tokens[0] for one in side)
-        for side in (inside, outside)
-    ]
+    rate = statistics.median(one.decode for one in inside if len(one.tokens) > 1)
     return {
-        "repeats": repeats,
+        "starts": len(starts),
+        "repeats": len(ratios),
         "first_token_ms": {
             "in_process": percentiles([one.first for one in inside]),
             "http": percentiles([one.first for one in outside]),
             "added": round(first * 1000, 3),
         },
-        "decode_seconds_ratio": round(seconds[1] / seconds[0], 4),
-        "in_process_tok_s": round(rates[0], 1),
+        "decode_seconds_ratio": round(statistics.median(ratios), 4),
+        "decode_seconds_ratio_quartiles": [
+            round(at, 4) for at in statistics.quantiles(ratios, n=4)[::2]
+        ],
+        "decode_seconds_ratio_of_each_start": [
+            round(statistics.median(slower(found)), 4) for found in starts
+        ],
+        "in_process_tok_s": round(rate, 1),
         "between_tokens_ms": percentiles([gap for one in outside for gap in one.gaps]),
     }
 
@@ -227,9 +262,10 @@ def main() -> None:
     """Measure, print and write the result."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--starts", type=int, default=5)
+    parser.add_argument("--repeats", type=int, default=15, help="of each start")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--long-repeats", type=int, default=7)
+    parser.add_argument("--long-repeats", type=int, default=15)
     parser.add_argument("--step-tokens", type=int, default=256)
     parser.add_argument("--speculation", default="off")
     parser.add_argument("--out", type=Path, default=RESULTS / "serve.json")
@@ -237,8 +273,9 @@ def main() -> None:
     options = EngineOptions(
         threads=args.threads, max_running=16, speculation=args.speculation, prefix_cache="off"
     )
-    llm = LLM.open("deskside-mini", options)
-    text = Source(llm.tokenizer.encode(Path(argparse.__file__).read_text(encoding="utf-8")))
+    with LLM.open("deskside-mini", options) as llm:
+        ids = llm.tokenizer.encode(Path(argparse.__file__).read_text(encoding="utf-8"))
+    text = Source(ids)
     found: dict[str, Any] = {
         **origin(),
         "threads": args.threads,
@@ -247,13 +284,12 @@ def main() -> None:
     }
     flags = ["--threads", str(args.threads), "--max-running", "16", "--prefix-cache", "off"]
     flags += ["--step-tokens", str(args.step_tokens), "--speculation", args.speculation]
-    with (
-        serving(flags) as address,
-        httpx.Client(
-            base_url=address, timeout=300, limits=httpx.Limits(max_connections=64)
-        ) as client,
-    ):
-        found["one stream"] = overhead(llm, client, text, args.repeats)
+    starts = []
+    for _ in range(args.starts):
+        with LLM.open("deskside-mini", options) as llm, clients_of(flags) as client:
+            starts.append(pairs(llm, client, text, args.repeats))
+    found["one stream"] = overhead(starts)
+    with clients_of(flags) as client:
         found["throughput"] = [throughput(client, text, n, args.rounds) for n in (1, 4, 16)]
         rates = [one["tokens_per_s"] for one in found["throughput"]]
         found["sixteen over one"] = round(rates[-1] / rates[0], 2)

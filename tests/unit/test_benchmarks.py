@@ -30,7 +30,18 @@ SMALLEST: dict[str, tuple[str, ...]] = {
     "pages": ("--threads", "1", "--repeats", "1"),
     "prefixes": ("--threads", "1", "--repeats", "1"),
     "ranks": ("--rounds", "1"),
-    "serve": ("--threads", "1", "--repeats", "1", "--rounds", "1", "--long-repeats", "1"),
+    "serve": (
+        "--threads",
+        "1",
+        "--starts",
+        "1",
+        "--repeats",
+        "1",
+        "--rounds",
+        "1",
+        "--long-repeats",
+        "1",
+    ),
     "speculation": (*ONE, "--kinds", "code", "--code-tokens", "8", "--modes", "stop"),
 }
 QUICK = {"acceptance", "speculation"}
