@@ -14,13 +14,12 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from http.client import HTTPConnection
 from pathlib import Path
 from threading import Event
 from typing import Any
-
-import httpx2 as httpx
 
 from benchmarks.origin import origin
 from deskside.config.engine import EngineOptions
@@ -28,6 +27,7 @@ from deskside.core import SamplingParams
 from deskside.llm import LLM
 
 RESULTS = Path(__file__).parent / "results"
+JSON = {"Content-Type": "application/json"}
 OUTPUT = 64
 PROMPT = 64
 LONG = 4000
@@ -77,9 +77,13 @@ def in_process(llm: LLM, prompt: Sequence[int], tokens: int) -> Timed:
 
 
 def over_http(
-    client: httpx.Client, prompt: Sequence[int], tokens: int, first: Event | None = None
+    service: str, prompt: Sequence[int], tokens: int, first: Event | None = None
 ) -> Timed:
-    """Run one answer over HTTP; a moment is that of a chunk with text."""
+    """Run one answer over HTTP; a moment is that of a chunk with text.
+
+    The client is the standard library's, connected beforehand: what a client library takes for
+    itself is no time of the service.
+    """
     body = {
         "prompt": list(prompt),
         "temperature": 0,
@@ -87,10 +91,14 @@ def over_http(
         "ignore_eos": True,
         "stream": True,
     }
-    timed = Timed()
-    with client.stream("POST", "/v1/completions", json=body) as answer:
-        for line in answer.iter_lines():
-            if line.startswith("data: {") and '"text":""' not in line:
+    with closing(HTTPConnection(service, timeout=300)) as connection:
+        connection.connect()
+        timed = Timed()
+        connection.request("POST", "/v1/completions", json.dumps(body), JSON)
+        answer = connection.getresponse()
+        assert answer.status == 200, answer.read()
+        for line in answer:
+            if line.startswith(b"data: {") and b'"text":""' not in line:
                 timed.tokens.append(time.perf_counter())
                 if first is not None:
                     first.set()
@@ -99,7 +107,7 @@ def over_http(
 
 @contextmanager
 def serving(options: Sequence[str]) -> Iterator[str]:
-    """Start a service and yield its address once it is ready."""
+    """Start a service and yield its host and port once it is ready."""
     process = subprocess.Popen(
         [sys.executable, "-m", "deskside", "serve", "--port", "0", *options],
         stdout=subprocess.PIPE,
@@ -109,7 +117,7 @@ def serving(options: Sequence[str]) -> Iterator[str]:
     assert process.stdout is not None
     assert process.stderr is not None
     try:
-        address = process.stderr.readline().split()[-1]
+        address = process.stderr.readline().split()[-1].removeprefix("http://")
         assert process.stdout.readline() == "ready to serve\n"
         with ThreadPoolExecutor(1) as pool:
             drained = pool.submit(process.stderr.read)  # a full pipe would stop the service
@@ -121,17 +129,6 @@ def serving(options: Sequence[str]) -> Iterator[str]:
                 drained.result()
     finally:
         process.kill()
-
-
-@contextmanager
-def clients_of(flags: Sequence[str]) -> Iterator[httpx.Client]:
-    """Start a service and yield a client of it."""
-    limits = httpx.Limits(max_connections=64)
-    with (
-        serving(flags) as address,
-        httpx.Client(base_url=address, timeout=300, limits=limits) as client,
-    ):
-        yield client
 
 
 def percentiles(values: Sequence[float], unit: float = 1000.0) -> dict[str, float]:
@@ -148,7 +145,7 @@ Pair = tuple["Timed", "Timed"]
 """The same continuation in this process and over HTTP."""
 
 
-def pairs(llm: LLM, client: httpx.Client, text: Source, repeats: int) -> list[Pair]:
+def pairs(llm: LLM, service: str, text: Source, repeats: int) -> list[Pair]:
     """Run one stream in turn in this process and over HTTP.
 
     Which of the two comes first alternates: the second finds the other's data in the caches.
@@ -158,7 +155,7 @@ def pairs(llm: LLM, client: httpx.Client, text: Source, repeats: int) -> list[Pa
         prompt = text.take(PROMPT)
         if turn % 2:
             inside = in_process(llm, prompt, OUTPUT)
-        outside = over_http(client, prompt, OUTPUT)
+        outside = over_http(service, prompt, OUTPUT)
         if not turn % 2:
             inside = in_process(llm, prompt, OUTPUT)
         found.append((inside, outside))
@@ -199,14 +196,14 @@ def overhead(starts: Sequence[Sequence[Pair]]) -> dict[str, Any]:
     }
 
 
-def throughput(client: httpx.Client, text: Source, streams: int, rounds: int) -> dict[str, Any]:
+def throughput(service: str, text: Source, streams: int, rounds: int) -> dict[str, Any]:
     """Run so many streams at once and count all their tokens."""
     rates, answers = [], []
     for turn in range(rounds + 1):
         prompts = [text.take(PROMPT) for _ in range(streams)]
         started = time.perf_counter()
         with ThreadPoolExecutor(streams) as pool:
-            done = list(pool.map(lambda prompt: over_http(client, prompt, OUTPUT), prompts))
+            done = list(pool.map(lambda prompt: over_http(service, prompt, OUTPUT), prompts))
         if turn:
             rates.append(streams * OUTPUT / (time.perf_counter() - started))
             answers += done
@@ -218,7 +215,7 @@ def throughput(client: httpx.Client, text: Source, streams: int, rounds: int) ->
     }
 
 
-def beside(client: httpx.Client, text: Source, step_tokens: int) -> tuple[float, list[float]]:
+def beside(service: str, text: Source, step_tokens: int) -> tuple[float, list[float]]:
     """Let a stream run while a long prompt comes.
 
     Returns:
@@ -226,9 +223,9 @@ def beside(client: httpx.Client, text: Source, step_tokens: int) -> tuple[float,
     """
     with ThreadPoolExecutor(2) as pool:
         begun = Event()
-        stream = pool.submit(over_http, client, text.take(PROMPT), 128, begun)
+        stream = pool.submit(over_http, service, text.take(PROMPT), 128, begun)
         begun.wait()
-        long = pool.submit(over_http, client, text.take(LONG), 2).result()
+        long = pool.submit(over_http, service, text.take(LONG), 2).result()
         other = stream.result()
     step = long.first / -(-LONG // (step_tokens - 1))
     gaps = [
@@ -239,13 +236,13 @@ def beside(client: httpx.Client, text: Source, step_tokens: int) -> tuple[float,
     return step, gaps
 
 
-def fairness(client: httpx.Client, text: Source, step_tokens: int, repeats: int) -> dict[str, Any]:
+def fairness(service: str, text: Source, step_tokens: int, repeats: int) -> dict[str, Any]:
     """Say how a stream's gaps compare with the steps of a long prompt that comes beside it.
 
     One run has about as many gaps as the prompt has steps, and the 95th percentile of those is
     nearly their largest: so all runs count as one, and each one's own shows the spread.
     """
-    runs = [beside(client, text, step_tokens) for _ in range(repeats)]
+    runs = [beside(service, text, step_tokens) for _ in range(repeats)]
     over = [gap for _, gaps in runs for gap in gaps]
     return {
         "prompt": LONG,
@@ -286,15 +283,15 @@ def main() -> None:
     flags += ["--step-tokens", str(args.step_tokens), "--speculation", args.speculation]
     starts = []
     for _ in range(args.starts):
-        with LLM.open("deskside-mini", options) as llm, clients_of(flags) as client:
-            starts.append(pairs(llm, client, text, args.repeats))
+        with LLM.open("deskside-mini", options) as llm, serving(flags) as service:
+            starts.append(pairs(llm, service, text, args.repeats))
     found["one stream"] = overhead(starts)
-    with clients_of(flags) as client:
-        found["throughput"] = [throughput(client, text, n, args.rounds) for n in (1, 4, 16)]
+    with serving(flags) as service:
+        found["throughput"] = [throughput(service, text, n, args.rounds) for n in (1, 4, 16)]
         rates = [one["tokens_per_s"] for one in found["throughput"]]
         found["sixteen over one"] = round(rates[-1] / rates[0], 2)
         found["long prompt beside a stream"] = fairness(
-            client, text, args.step_tokens, args.long_repeats
+            service, text, args.step_tokens, args.long_repeats
         )
     args.out.parent.mkdir(parents=True, exist_ok=True)
     args.out.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
