@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from deskside.injection import Site
-from tests.server.ending import Reader, children, ends, injected
+from tests.server.ending import Reader, children, ends, gone, injected
 from tests.server.rig import END_SECONDS, Server, serving, started
 
 TOGETHER = (Site.DRAFT, Site.RESERVE, Site.INPUTS, Site.FORWARD, Site.EXPERTS)
@@ -150,3 +150,30 @@ def test_a_rank_without_memory_ends_the_start(site: Site, rank: int) -> None:
         assert f"injected at site {site.value}" in log
         assert log.splitlines()[-1].startswith("deskside: error: ")
         assert server.run_folders() == []
+
+
+LOAD = ("--tp", "2", "--threads", "1", "--kv-tokens", "1024")
+
+
+def test_a_rank_that_does_not_finish_its_load_ends_the_start() -> None:
+    options = (*LOAD, "--rendezvous-timeout", "5")
+    with started(*options, "--test-faults", f"{Site.READ.value}@1:hang", scripted=False) as server:
+        injected(server)
+        worker = server.worker()
+        processes = [worker, *children(worker)]
+        assert server.get("/health/ready").status_code == 503
+        assert server.process.wait(5 + END_SECONDS) == 4
+        last = server.log.read_text().splitlines()[-1]
+        assert last.startswith("deskside: error: ")
+        assert "rank 1" in last
+        assert "--rendezvous-timeout" in last
+        assert all(gone(process, 1.0) for process in processes)
+        assert server.run_folders() == []
+
+
+@pytest.mark.slow
+def test_a_rank_that_is_late_is_waited_for() -> None:
+    fault = f"{Site.READ.value}@1:slow:0:40"
+    with serving(*LOAD, "--test-faults", fault, scripted=False) as server:
+        assert server.log.read_text().count("injected at site") == 40
+        assert server.complete(prompt="x = 1\n", max_tokens=4)["choices"][0]["text"]
